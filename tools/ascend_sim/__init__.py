@@ -1,0 +1,1 @@
+"""A simulated Ascend device: the real torch_npu on any CPU machine."""
