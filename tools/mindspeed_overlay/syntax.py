@@ -1,0 +1,69 @@
+"""Read the structure of Python source: definitions, bindings, imports, calls.
+
+The grammar is tree-sitter's, so the Python that runs the tool doesn't matter: syntax newer than it
+parses, and broken text gives the structure of what is whole. Whether text is legal for some Python
+is not decided here but by the gate's linter.
+"""
+
+from functools import lru_cache
+
+import tree_sitter_python
+from tree_sitter import Language, Parser
+
+from mindspeed_overlay.syntax_model import (
+    MODULE,
+    Binding,
+    Call,
+    Field,
+    Import,
+    Module,
+    Parameter,
+    Signature,
+    Span,
+    Symbol,
+)
+from mindspeed_overlay.syntax_nodes import read_all_names
+from mindspeed_overlay.syntax_walk import Walk
+
+__all__ = [
+    "MODULE",
+    "Binding",
+    "Call",
+    "Field",
+    "Import",
+    "Module",
+    "Parameter",
+    "Signature",
+    "Span",
+    "Symbol",
+    "parse_module",
+]
+
+_PARSER = Parser(Language(tree_sitter_python.language()))
+
+
+@lru_cache(maxsize=2048)
+def parse_module(data: bytes) -> Module:
+    """The structure of one module; cached by content for the life of the process.
+
+    Args:
+        data: source in any encoding that keeps ASCII, LF or CRLF line ends (lines are what
+            patches count: a lone CR doesn't end one). Bytes that are not UTF-8 appear replaced in
+            names and don't disturb anything else.
+    """
+    root = _PARSER.parse(data).root_node
+    walk = Walk()
+    walk.run(root)
+    return Module(
+        symbols=walk.build_symbols(),
+        bindings={
+            scope: {name: tuple(found) for name, found in names.items()}
+            for scope, names in walk.bindings.items()
+        },
+        imports=tuple(walk.imports),
+        calls=tuple(walk.calls),
+        all_names=read_all_names(root),
+        is_dynamic=walk.is_dynamic or "__getattr__" in walk.bindings[MODULE],
+        has_error=root.has_error,
+        num_lines=data.count(b"\n") + (not data.endswith(b"\n")),
+    )
