@@ -19,6 +19,22 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def git_blob_id(data: bytes) -> str:
+    """The id git gives a file of these bytes (SHA-1 object format)."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def is_digested(path: str, *, training: bool) -> bool:
+    """Whether the source digest covers `path`; `training` as in `source_digest`."""
+    in_sdist = training or not path.startswith("megatron/training/")
+    return in_sdist and _DIGESTED.fullmatch(path) is not None
+
+
+def lines_digest(files: Files) -> str:
+    """SHA-256 over the sha256sum-format lines of all files, sorted by path."""
+    return sha256("".join(f"{sha256(files[p])}  {p}\n" for p in sorted(files)).encode())
+
+
 def source_digest(files: Files, *, training: bool) -> str:
     """The digest a pin records: over sha256sum-format lines, sorted by path.
 
@@ -26,6 +42,4 @@ def source_digest(files: Files, *, training: bool) -> str:
         files: a tree that may hold more than is digested.
         training: whether the release's sdist carries megatron/training (from core 0.17).
     """
-    paths = (p for p in sorted(files) if _DIGESTED.fullmatch(p))
-    kept = (p for p in paths if training or not p.startswith("megatron/training/"))
-    return sha256("".join(f"{sha256(files[p])}  {p}\n" for p in kept).encode())
+    return lines_digest({p: d for p, d in files.items() if is_digested(p, training=training)})
