@@ -1,7 +1,7 @@
 """What can go wrong, as values: problems with stable codes, raised together.
 
-Codes: E3xx pins and sources, E4xx overlay definitions, E5xx patches that do not apply, E6xx the gate,
-E7xx packaging, E8xx a missing program or network, E9xx verification.
+Codes: E2xx usage, E3xx pins and sources, E4xx overlay definitions, E5xx patches that do not apply,
+E6xx the gate, E7xx packaging, E8xx a missing program or network, E9xx verification.
 """
 
 from dataclasses import asdict, dataclass

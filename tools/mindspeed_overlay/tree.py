@@ -30,9 +30,9 @@ def is_digested(path: str, *, training: bool) -> bool:
     return in_sdist and _DIGESTED.fullmatch(path) is not None
 
 
-def lines_digest(files: Files) -> str:
-    """SHA-256 over the sha256sum-format lines of all files, sorted by path."""
-    return sha256("".join(f"{sha256(files[p])}  {p}\n" for p in sorted(files)).encode())
+def lines_digest(hashes: Mapping[str, str]) -> str:
+    """SHA-256 over sha256sum-format lines sorted by path; `hashes` maps paths to SHA-256 in hex."""
+    return sha256("".join(f"{hashes[path]}  {path}\n" for path in sorted(hashes)).encode())
 
 
 def source_digest(files: Files, *, training: bool) -> str:
@@ -42,4 +42,5 @@ def source_digest(files: Files, *, training: bool) -> str:
         files: a tree that may hold more than is digested.
         training: whether the release's sdist carries megatron/training (from core 0.17).
     """
-    return lines_digest({p: d for p, d in files.items() if is_digested(p, training=training)})
+    covered = (path for path in files if is_digested(path, training=training))
+    return lines_digest({path: sha256(files[path]) for path in covered})

@@ -1,0 +1,161 @@
+"""From a plan to files, and from files to a wheel on disk."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindspeed_overlay.atomic import write_atomically
+from mindspeed_overlay.errors import DefinitionError, GateError, PackagingError, Problem
+from mindspeed_overlay.finished import FinishedBuilds
+from mindspeed_overlay.lock import LOCK_NAME, make_lock
+from mindspeed_overlay.plan import Plan
+from mindspeed_overlay.tree import sha256
+from mindspeed_overlay.wheelname import wheel_name
+
+Report = Callable[[str], None]
+"""Takes a sentence on what is being done now."""
+
+
+@dataclass(frozen=True)
+class Patched:
+    """A release with its overlays applied, in memory."""
+
+    files: Mapping[str, bytes]
+    touched: Mapping[str, tuple[str, ...]]
+    """Every changed or added path to the overlays that did it, in order."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished wheel."""
+
+    path: Path
+    digest: str
+    sha256: str
+    reused: bool
+    notes: tuple[str, ...]
+
+
+def patch_files(plan: Plan, pristine: Mapping[str, bytes]) -> Patched:
+    """Apply a plan to a pristine tree.
+
+    Raises:
+        ApplyError: every hunk of the run that does not fit.
+        DefinitionError: E414, a new file stands where upstream has one.
+    """
+    from mindspeed_overlay.apply import apply_patches
+    from mindspeed_overlay.patch import parse_patch
+
+    clashes = [
+        Problem(code="E414", overlay=owner, path=path, message=f"brings {path}, which upstream has")
+        for owner, path, _ in plan.files
+        if path in pristine
+    ]
+    if clashes:
+        raise DefinitionError(*clashes)
+    patches = [(p.overlay, parse_patch(p.data, name=p.name)) for p in plan.patches]
+    files = dict(apply_patches(pristine, patches, release=plan.release.tag))
+    touched: dict[str, tuple[str, ...]] = {}
+    for overlay, path in [(o, patch.target) for o, patch in patches] + [
+        (owner, path) for owner, path, _ in plan.files
+    ]:
+        touched[path] = (*touched.get(path, ()), overlay)
+    files |= {path: data for _, path, data in plan.files}
+    return Patched(files, touched)
+
+
+def gate_files(plan: Plan, pristine: Mapping[str, bytes], patched: Patched) -> None:
+    """Refuse a result that applies cleanly and is still wrong.
+
+    Raises:
+        GateError: every finding that the pristine tree lacks.
+    """
+    from mindspeed_overlay.gate import check_gate
+
+    floor = plan.release.python.removeprefix(">=")
+    problems = check_gate(pristine, patched.files, python=floor, touched=patched.touched)
+    if problems:
+        raise GateError(*problems)
+
+
+def build_wheel(
+    plan: Plan,
+    *,
+    out: Path,
+    spec: str = "pypi",
+    python: str | None = None,
+    platform: str | None = None,
+    offline: bool = False,
+    rebuild: bool = False,
+    progress: bool = False,
+    report: Report = lambda _: None,
+) -> Built:
+    """Build the wheel of a plan into `out`; a wheel finished before is used again.
+
+    Raises:
+        OverlayError: any of its kinds. Nothing in `out` has changed then.
+    """
+    from mindspeed_overlay.source.cache import find_cache_dir
+    from mindspeed_overlay.source.pypi import choose_wheel
+
+    finished = FinishedBuilds(find_cache_dir())
+    kind = spec.partition(":")[0]
+    wheel = choose_wheel(plan.release, python=python, platform=platform)
+    # What a folder holds is known only after reading it; every other source is known by its pin.
+    if wheel and not rebuild and kind in ("pypi", "git"):
+        digest = plan.build_digest(plan.release.digest_for(kind))
+        if data := finished.get(_finished_key(digest, wheel.sha256, wheel.tags)):
+            return _deliver(data, out, plan, digest, wheel.tags, reused=True, notes=())
+    report(f"getting {plan.release.tag}")
+    from mindspeed_overlay.source import open_source
+
+    source = open_source(
+        plan.release,
+        spec=spec,
+        tree=plan.tree,
+        python=python,
+        platform=platform,
+        offline=offline,
+        progress=progress,
+    )
+    from mindspeed_overlay.wheel import write_wheel
+
+    report(f"applying {len(plan.patches)} patches of {len(plan.overlays)} overlays")
+    patched = patch_files(plan, source.files)
+    report("checking the result")
+    gate_files(plan, source.files, patched)
+    report("writing the wheel")
+    data = write_wheel(plan, source, patched.files, touched=patched.touched)
+    digest = plan.build_digest(source.digest)
+    if wheel:
+        finished.put(_finished_key(digest, wheel.sha256, source.tags), data)
+    return _deliver(data, out, plan, digest, source.tags, reused=False, notes=source.notes)
+
+
+def _finished_key(digest: str, wheel_sha256: str, tags: tuple[str, ...]) -> str:
+    return sha256("\n".join([digest, wheel_sha256, *tags]).encode())
+
+
+def _deliver(
+    data: bytes,
+    out: Path,
+    plan: Plan,
+    digest: str,
+    tags: tuple[str, ...],
+    *,
+    reused: bool,
+    notes: tuple[str, ...],
+) -> Built:
+    path = out / wheel_name(plan, digest, tags)
+    checksum = sha256(data)
+    lock = make_lock(path.name, data, digest)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for target, content in ((path, data), (out / LOCK_NAME, lock.to_bytes())):
+            if not (target.is_file() and target.read_bytes() == content):
+                write_atomically(target, content)
+    except OSError as error:
+        hint = "give another folder with --out"
+        problem = Problem(code="E703", message=f"cannot write {path}: {error.strerror}", hint=hint)
+        raise PackagingError(problem) from error
+    return Built(path, digest, checksum, reused, notes)

@@ -1,0 +1,139 @@
+"""Check overlays: patch headers, and a dry apply with gate on every release they claim."""
+
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from mindspeed_overlay.build import gate_files, patch_files
+from mindspeed_overlay.errors import OverlayError, Problem, SourceError
+from mindspeed_overlay.overlay import Overlay, OverlaySet
+from mindspeed_overlay.patch import Patch, parse_patch
+from mindspeed_overlay.pins import Pins, Release
+from mindspeed_overlay.plan import PlannedPatch, Selection, make_plan
+from mindspeed_overlay.source import open_source
+from mindspeed_overlay.tree import git_blob_id
+
+BUDGET = 20
+"""Changed lines a patch may have without a `Why-Large` header."""
+_REQUIRED = ("Subject", "Feature", "Target", "Base-Blob", "Symbol", "Origin", "Forwarded")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The outcome of one (release, tree) pair."""
+
+    release: str
+    tree: str
+    selections: int
+    """How many were applied and gated: each overlay alone with its requirements, and all."""
+    problems: tuple[Problem, ...]
+    exit_code: int
+    unchecked: str = ""
+    """Why this pair could not be looked at; empty if it was."""
+
+
+def check_releases(
+    overlays: OverlaySet,
+    pins: Pins,
+    releases: Iterable[Release],
+    *,
+    spec: str = "pypi",
+    tree: str = "core",
+    offline: bool = False,
+    jobs: int = 2,
+) -> list[Checked]:
+    """Check every overlay on each release, releases side by side."""
+    work = partial(_check_release, overlays, pins, spec=spec, tree=tree, offline=offline)
+    chosen = list(releases)
+    if jobs == 1 or len(chosen) == 1:
+        return [work(release) for release in chosen]
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        return list(pool.map(work, chosen))
+
+
+def _check_release(
+    overlays: OverlaySet, pins: Pins, release: Release, *, spec: str, tree: str, offline: bool
+) -> Checked:
+    order = tuple(r.tag for r in pins.releases)
+    try:
+        source = open_source(release, spec=spec, tree=tree, offline=offline, python=_floor(release))
+    except SourceError as error:
+        return Checked(release.tag, tree, 0, error.problems, error.exit_code)
+    except OverlayError as error:
+        return Checked(release.tag, tree, 0, (), 0, unchecked=str(error.problems[0].message))
+    served = [o for o in overlays.overlays if o.serves(release.tag, order)]
+    problems: list[Problem] = []
+    codes: list[int] = []
+    for overlay in served:
+        headers = check_headers(overlay, release, order, source.files)
+        problems += headers
+        codes += [4] if headers else []
+    selections = [Selection(features=(o.id,)) for o in served] + [Selection()]
+    for selection in selections:
+        try:
+            plan = make_plan(overlays, pins, release, selection=selection, tree=tree)
+            gate_files(plan, source.files, patch_files(plan, source.files))
+        except OverlayError as error:
+            problems += error.problems
+            codes.append(error.exit_code)
+    unique = tuple(dict.fromkeys(replace(p) for p in problems))
+    # A patch that does not apply (5) explains more than what follows from it.
+    code = 5 if 5 in codes else min(codes, default=0)
+    return Checked(release.tag, tree, len(selections), unique, code)
+
+
+def _floor(release: Release) -> str:
+    """A Python that has a wheel: what runs the tool may be older than the release's floor."""
+    return release.python.removeprefix(">=")
+
+
+def check_headers(
+    overlay: Overlay, release: Release, order: tuple[str, ...], files: Mapping[str, bytes]
+) -> list[Problem]:
+    """Check the headers of the patches that serve a release; `files` are its pristine ones."""
+    problems = []
+    for name, data in overlay.patches_for(release.tag, order).items():
+        try:
+            patch = parse_patch(data, name=name)
+        except OverlayError as error:
+            problems += [replace(p, overlay=overlay.id) for p in error.problems]
+            continue
+        since = overlay.patch_since(release.tag, order)
+        hint = f"edit patches/{since}/{name}"
+        problems += [
+            Problem(code="E420", overlay=overlay.id, patch=name, message=f"{name}: {m}", hint=hint)
+            for m in _header_faults(patch, overlay, release, files)
+        ]
+    return problems
+
+
+def _header_faults(
+    patch: Patch, overlay: Overlay, release: Release, files: Mapping[str, bytes]
+) -> Iterable[str]:
+    header = patch.header
+    for field in _REQUIRED:
+        if not header.get(field):
+            yield f"the header has no {field}"
+    if header.get("Feature", (overlay.id,)) != (overlay.id,):
+        yield f"Feature says {header['Feature'][0]}"
+    target = PlannedPatch(overlay.id, patch.name, b"").target
+    if patch.target != target:
+        yield f"its name stands for {target}, it edits {patch.target}"
+    listed = {s.strip() for s in ",".join(header.get("Symbol", ())).split(",")}
+    touched = {h.symbol for h in patch.hunks}
+    if listed != touched:
+        ours, theirs = (", ".join(sorted(names)) for names in (listed, touched))
+        yield f"Symbol lists {ours}; the hunks touch {theirs}"
+    blobs = dict(line.split(maxsplit=1) for line in header.get("Base-Blob", ()) if " " in line)
+    base = files.get(patch.target)
+    if base is not None and blobs.get(release.tag) != (blob := git_blob_id(base)):
+        yield f"Base-Blob of {release.tag} must be {blob}"
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", (header.get("Last-Update") or ("",))[0]):
+        yield "Last-Update is no date like 2026-01-31"
+    if not patch.reason.strip():
+        yield "it gives no reason below its header"
+    changed = sum(not line.startswith(b" ") for hunk in patch.hunks for line in hunk.lines)
+    if changed > BUDGET and "Why-Large" not in header:
+        yield f"it changes {changed} lines, over {BUDGET}: hook instead, or say Why-Large"

@@ -1,0 +1,106 @@
+"""The patched tree as a git repository: the release, then one commit per overlay.
+
+History is written by `git fast-import`, so no user configuration, hook, identity or line-end
+setting takes part; files are written by us, byte for byte.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from mindspeed_overlay.build import patch_files
+from mindspeed_overlay.errors import PackagingError, Problem
+from mindspeed_overlay.plan import Plan
+
+_IDENTITY = b"mindspeed-overlay <mindspeed-overlay@localhost>"
+_DATE = b"0 +0000"  # the same plan gives the same commits
+_SETTINGS = {
+    "core.autocrlf": "false",
+    "core.eol": "lf",
+    "core.safecrlf": "false",
+    "core.attributesFile": os.devnull,
+    "apply.whitespace": "nowarn",
+    "commit.gpgSign": "false",
+}
+
+
+def write_repository(plan: Plan, pristine: Mapping[str, bytes], folder: Path) -> None:
+    """Make `folder` a repository of the patched tree; it appears whole or not at all.
+
+    Raises:
+        PackagingError: E704, the folder has something in it.
+        ApplyError: the plan does not fit.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        message = f"{folder} is not empty"
+        hint = "name a folder that does not exist; delete this one first if it is an old tree"
+        raise PackagingError(Problem(code="E704", message=message, hint=hint))
+    states = list(_states(plan, pristine))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        _import_history(staging, states)
+        for path, data in states[-1][1].items():
+            target = staging / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        _git(staging, "read-tree", "HEAD")
+        _git(staging, "update-index", "-q", "--refresh")
+        staging.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()
+        staging.rename(folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _states(plan: Plan, pristine: Mapping[str, bytes]) -> Iterator[tuple[str, Mapping[str, bytes]]]:
+    """(commit message, tree) for the release and after each overlay."""
+    release = plan.release
+    yield f"{release.tag}\n\nUpstream-Commit: {release.commit or 'unknown'}\n", pristine
+    current = pristine
+    for overlay in plan.overlays:
+        current = patch_files(plan.restricted_to(overlay.id), current).files
+        digest = plan.overlay_digest(overlay.id)
+        yield (
+            f"{overlay.id}: {overlay.summary}\n\nOverlay: {overlay.id}\nOverlay-Digest: {digest}\n",
+            current,
+        )
+
+
+def _import_history(folder: Path, states: list[tuple[str, Mapping[str, bytes]]]) -> None:
+    _git(folder, "init", "-q", "--initial-branch=main", "--template=")
+    for key, value in _SETTINGS.items():
+        _git(folder, "config", key, value)
+    stream = folder / ".git" / "stream"
+    stream.write_bytes(b"".join(_stream(states)))
+    with stream.open("rb") as commands:
+        _git(folder, "fast-import", "--quiet", "--done", "--date-format=raw", istream=commands)
+    stream.unlink()
+
+
+def _stream(states: list[tuple[str, Mapping[str, bytes]]]) -> Iterator[bytes]:
+    before: Mapping[str, bytes] = {}
+    for message, tree in states:
+        text = message.encode()
+        yield b"commit refs/heads/main\n"
+        yield b"committer %s %s\ndata %d\n%s\n" % (_IDENTITY, _DATE, len(text), text)
+        for path in sorted(tree):
+            if before.get(path) != tree[path]:
+                name = path.encode()
+                yield b"M 100644 inline %s\ndata %d\n%s\n" % (name, len(tree[path]), tree[path])
+        before = tree
+    yield b"done\n"
+
+
+def _git(folder: Path, *words: str, **kwargs: object) -> None:
+    from git import Git  # GitPython is slow to import, and most commands need no git
+
+    from mindspeed_overlay.source.git import content_environment
+
+    Git(str(folder)).execute(
+        ["git", *words], env=content_environment(), with_extended_output=False, **kwargs
+    )
