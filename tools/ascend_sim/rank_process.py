@@ -97,6 +97,7 @@ def _call(call: Call, place: RankPlace, listener_fd: int) -> bytes:
 def _meet(place: RankPlace, listener_fd: int, call: Call) -> Any:
     """Open the rendezvous store, which rank 0 serves on the socket bound before the fork."""
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    c10d_types: Any = importlib.import_module("torch.distributed")
 
     sys.modules["torch"].set_num_threads(1)
     counter = itertools.count()
@@ -111,7 +112,7 @@ def _meet(place: RankPlace, listener_fd: int, call: Call) -> Any:
     c10d.rendezvous = rendezvous
     if place.rank != 0:
         return None
-    return c10d.TCPStore(
+    return c10d_types.TCPStore(
         "127.0.0.1",
         place.port,
         place.world_size,
