@@ -122,7 +122,7 @@ def main() -> None:
         code = 2
     except BrokenPipeError:
         code = 0
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
     sys.exit(code if isinstance(code, int) else 0)
 
 

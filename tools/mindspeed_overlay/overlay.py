@@ -228,8 +228,8 @@ def _read_overlay(
     if values.get("level") not in (0, 1, 2):
         wrong("level must be 0, 1 or 2")
     _check_bounds(str(values.get("releases", "")), tags, wrong)
-    lists = {key: tuple(values.get(key, ())) for key in ("requires", "conflicts")}
-    text = {key: str(values.get(key, "")) for key in allowed - {"id", "level", *lists}}
+    given: dict[str, Any] = {key: str(values.get(key, "")) for key in allowed - {"id", "level"}}
+    given |= {key: tuple(values.get(key, ())) for key in ("requires", "conflicts")}
     return Overlay(
         id=name,
         level=values.get("level", 0),
@@ -237,8 +237,7 @@ def _read_overlay(
         options=options,
         file_sets=_read_file_sets(folder, tags, wrong),
         patch_sets=_read_patch_sets(folder, tags, wrong),
-        **lists,
-        **text,
+        **given,
     )
 
 

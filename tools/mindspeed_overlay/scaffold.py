@@ -63,7 +63,7 @@ def write_scaffold(overlays: Path, overlay_id: str, summary: str, pins: Pins) ->
 
 
 def find_symbol(pins: Pins, target: str, *, offline: bool) -> Iterator[str]:
-    """One line per release: where a symbol stands, and whether it is as the release before had it."""
+    """One line per release: where a symbol stands, and whether it is as it was before."""
     path, _, symbol = target.partition(":")
     before = ""
     yield f"{symbol or path} on the pinned releases:"

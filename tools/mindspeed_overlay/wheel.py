@@ -139,7 +139,7 @@ def _metadata(upstream: bytes, plan: Plan, digest: str) -> bytes:
     lines += [b"License-File: LICENSE", b"License-File: NOTICE"]
     line = (
         f"This is megatron-core {plan.release.version} modified for Ascend NPUs by"
-        f" mindspeed-overlay, build {digest[:12]}; the modified files are named in the NOTICE file.\n\n"
+        f" mindspeed-overlay, build {digest[:12]}; the modified files are named in NOTICE.\n\n"
     )
     return b"\n".join(lines) + gap + line.encode() + body
 

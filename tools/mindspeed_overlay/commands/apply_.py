@@ -20,6 +20,7 @@ from mindspeed_overlay.plan import make_plan
 @click.pass_obj
 def command(
     workspace: Workspace,
+    /,
     folder: Path,
     release: str | None,
     spec: str,

@@ -48,6 +48,7 @@ from mindspeed_overlay.plan import make_plan
 @click.pass_obj
 def command(
     workspace: Workspace,
+    /,
     release: str | None,
     spec: str,
     tree: str,
