@@ -1,0 +1,1 @@
+"""What the patched files of `megatron.core` call."""

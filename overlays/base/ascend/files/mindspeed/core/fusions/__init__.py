@@ -1,0 +1,1 @@
+"""Ascend operators that do in one launch what Megatron does in several."""
