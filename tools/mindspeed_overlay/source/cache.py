@@ -9,12 +9,14 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mindspeed_overlay.errors import MissingError, Problem, SourceError
 
+_ABANDONED_S = 24 * 3600
 ENV = "MINDSPEED_OVERLAY_CACHE"
 
 
@@ -91,12 +93,20 @@ class Cache:
         """A folder on the cache's own file system, gone afterwards."""
         with explain_write_errors(self.root):
             (self.root / "tmp").mkdir(parents=True, exist_ok=True)
+            self._sweep()
             folder = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
         try:
             with explain_write_errors(self.root):
                 yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Remove what killed runs left behind, a day later."""
+        for folder in (self.root / "tmp").iterdir():
+            with suppress(OSError):
+                if folder.stat().st_mtime < time.time() - _ABANDONED_S:
+                    shutil.rmtree(folder)
 
     def _entry(self, sha256: str) -> Path:
         return self.root / "sha256" / sha256

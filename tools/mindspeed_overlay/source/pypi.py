@@ -10,16 +10,29 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from mindspeed_overlay.errors import MissingError, Problem, SourceError
 from mindspeed_overlay.pins import Release, Wheel
 from mindspeed_overlay.source.cache import Cache, disk_error
-from mindspeed_overlay.source.progress import run_pip
+from mindspeed_overlay.source.progress import run_pip, show_bar
 
+PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
+MACHINES = ("x86_64", "aarch64")
+_NOTHING_FITS = re.compile(r"No matching distribution found|Could not find a version")
+_YANKED = re.compile(r"yanked version: .*?Reason for being yanked: ([^\n]*)", re.DOTALL)
 _LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 _NEWEST_GLIBC = 60
 _PLATFORM = re.compile(r"(?P<libc>manylinux|musllinux)_(?P<major>\d+)_(?P<minor>\d+)_(?P<arch>\w+)")
+
+
+@dataclass(frozen=True)
+class FoundWheels:
+    """The wheels of a release as they were brought, and why it was yanked ("" if it was not)."""
+
+    paths: tuple[Path, ...]
+    yanked: str
 
 
 def choose_wheel(
@@ -129,15 +142,47 @@ def run_pip_download(release: Release, wheel: Wheel, *, folder: Path, progress: 
     python, abi, platforms = wheel.filename.removesuffix(".whl").split("-")[-3:]
     arguments = [*target_arguments(python, abi, platforms.split(".")), "--dest", str(target)]
     arguments += ["--require-hashes", "--requirement", str(wanted)]
-    failure = call_pip(arguments, title=wheel.filename if progress else "")
-    if failure:
-        raise _explain(failure, wheel.filename, folder)
+    code, said = call_pip(arguments, title=wheel.filename if progress else "")
+    if code:
+        raise _explain(said, wheel.filename, folder)
     got = [path for path in target.iterdir() if path.suffix == ".whl"]
     if [path.name for path in got] != [wheel.filename]:
         names = ", ".join(path.name for path in got) or "nothing"
         message = f"asked for {wheel.filename}, pip brought {names}"
         raise SourceError(Problem(code="E311", message=message))
     return got[0]
+
+
+def find_wheels(version: str, *, folder: Path, progress: bool = False) -> FoundWheels:
+    """Bring every official wheel of a release that pip can see, for the known targets.
+
+    Args:
+        version: of megatron-core on PyPI.
+        folder: empty; keeps the wheels.
+        progress: show a bar on a terminal.
+
+    Raises:
+        MissingError: E802, pip fails, or there is no wheel for any target.
+    """
+    targets = [(python, machine) for python in PYTHONS for machine in MACHINES]
+    title = f"megatron-core {version}" if progress else ""
+    yanked, complaint = "", ""
+    with show_bar(title, visible=progress) as report:
+        for done, (python, machine) in enumerate(targets):
+            report(done, len(targets))
+            tag = f"cp{python.replace('.', '')}"
+            arguments = target_arguments(tag, tag, expand_platform(f"linux_{machine}"))
+            arguments += ["--abi", "abi3", "--abi", "none", "--dest", str(folder)]
+            code, said = call_pip([*arguments, f"megatron-core=={version}"])
+            if code and not _NOTHING_FITS.search(said):
+                raise _explain(said, f"megatron-core {version}", folder)
+            complaint = complaint or (said if code else "")
+            if match := _YANKED.search(said):
+                yanked = match[1].strip() or "no reason given"
+    paths = tuple(sorted(folder.glob("*.whl")))
+    if not paths:
+        raise _explain(complaint, f"megatron-core {version}", folder)
+    return FoundWheels(paths, yanked)
 
 
 def target_arguments(python: str, abi: str, platforms: Iterable[str]) -> list[str]:
@@ -147,8 +192,8 @@ def target_arguments(python: str, abi: str, platforms: Iterable[str]) -> list[st
     return options + [word for name in platforms for word in ("--platform", name)]
 
 
-def call_pip(arguments: list[str], *, title: str = "") -> str:
-    """Run `pip download`, with a bar called `title`; returns its complaint, "" where all went well.
+def call_pip(arguments: list[str], *, title: str = "") -> tuple[int, str]:
+    """Run `pip download`, with a bar if it has a title; returns its status and what it said.
 
     The folder it runs in is empty, so that no stray `pip.py` is picked up; configuration files and
     PIP_* variables are the user's.
@@ -157,20 +202,19 @@ def call_pip(arguments: list[str], *, title: str = "") -> str:
     command += ["--disable-pip-version-check", "--no-input"]
     environment = os.environ | {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8"}
     with tempfile.TemporaryDirectory() as empty:
-        code, said = run_pip([*command, *arguments], cwd=empty, env=environment, title=title)
-    return "" if code == 0 else said.strip() or f"pip ended with status {code}"
+        return run_pip([*command, *arguments], cwd=empty, env=environment, title=title)
 
 
-def _explain(failure: str, filename: str, folder: Path) -> Exception:
-    lines = [line for line in failure.splitlines() if not line.startswith("WARNING")]
+def _explain(said: str, filename: str, folder: Path) -> Exception:
+    lines = [line for line in said.splitlines() if not line.startswith("WARNING")]
     said = "; ".join(line.strip() for line in lines[-6:] if line.strip())
-    if "No space left on device" in failure:
+    if "No space left on device" in said:
         return disk_error(folder.parent.parent, "no space left on device")
-    if "DO NOT MATCH THE HASHES" in failure:
-        message = f"{filename}: pip was offered bytes of another hash and refused them: {said}"
+    if "DO NOT MATCH THE HASHES" in said:
+        message = f"{filename}: pip was offered bytes of another hash and refused them: {short}"
         hint = "the index, mirror or network serves other bytes; none of them were used"
         return SourceError(Problem(code="E311", message=message, hint=hint))
-    message = f"pip could not bring {filename}: {said}"
+    message = f"pip could not bring {filename}: {short}"
     hint = "`python -m pip config list` shows which index pip asks"
     return MissingError(Problem(code="E802", message=message, hint=hint))
 
