@@ -1,13 +1,21 @@
 """From a plan to files, and from files to a wheel on disk."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mindspeed_overlay.apply import Landing, check_symbols, land_patches
 from mindspeed_overlay.atomic import write_atomically
-from mindspeed_overlay.errors import DefinitionError, GateError, PackagingError, Problem
+from mindspeed_overlay.errors import (
+    ApplyError,
+    DefinitionError,
+    GateError,
+    PackagingError,
+    Problem,
+)
 from mindspeed_overlay.finished import FinishedBuilds
 from mindspeed_overlay.lock import LOCK_NAME, make_lock
+from mindspeed_overlay.patch import Patch, parse_patch
 from mindspeed_overlay.plan import Plan
 from mindspeed_overlay.tree import sha256
 from mindspeed_overlay.wheelname import wheel_name
@@ -23,6 +31,7 @@ class Patched:
     files: Mapping[str, bytes]
     touched: Mapping[str, tuple[str, ...]]
     """Every changed or added path to the overlays that did it, in order."""
+    landings: tuple[Landing, ...]
 
 
 @dataclass(frozen=True)
@@ -43,9 +52,6 @@ def patch_files(plan: Plan, pristine: Mapping[str, bytes]) -> Patched:
         ApplyError: every hunk of the run that does not fit.
         DefinitionError: E414, a new file stands where upstream has one.
     """
-    from mindspeed_overlay.apply import apply_patches
-    from mindspeed_overlay.patch import parse_patch
-
     clashes = [
         Problem(code="E414", overlay=owner, path=path, message=f"brings {path}, which upstream has")
         for owner, path, _ in plan.files
@@ -53,15 +59,33 @@ def patch_files(plan: Plan, pristine: Mapping[str, bytes]) -> Patched:
     ]
     if clashes:
         raise DefinitionError(*clashes)
-    patches = [(p.overlay, parse_patch(p.data, name=p.name)) for p in plan.patches]
-    files = dict(apply_patches(pristine, patches, release=plan.release.tag))
+    landings = land_patches(pristine, parse_plan(plan), release=plan.release.tag)
+    files = dict(pristine)
     touched: dict[str, tuple[str, ...]] = {}
-    for overlay, path in [(o, patch.target) for o, patch in patches] + [
-        (owner, path) for owner, path, _ in plan.files
-    ]:
-        touched[path] = (*touched.get(path, ()), overlay)
+    for landing in landings:
+        target = landing.patch.target
+        files[target] = landing.applied.data
+        touched[target] = (*touched.get(target, ()), landing.overlay)
     files |= {path: data for _, path, data in plan.files}
-    return Patched(files, touched)
+    touched |= {path: (owner,) for owner, path, _ in plan.files}
+    return Patched(files, touched, tuple(landings))
+
+
+def parse_plan(plan: Plan) -> list[tuple[str, Patch]]:
+    """The plan's patches, parsed.
+
+    Raises:
+        ApplyError: E51x, every patch that cannot be read.
+    """
+    patches, problems = [], []
+    for planned in plan.patches:
+        try:
+            patches.append((planned.overlay, parse_patch(planned.data, name=planned.name)))
+        except ApplyError as error:
+            problems += [replace(p, overlay=planned.overlay) for p in error.problems]
+    if problems:
+        raise ApplyError(*problems)
+    return patches
 
 
 def gate_files(plan: Plan, pristine: Mapping[str, bytes], patched: Patched) -> None:
@@ -71,9 +95,13 @@ def gate_files(plan: Plan, pristine: Mapping[str, bytes], patched: Patched) -> N
         GateError: every finding that the pristine tree lacks.
     """
     from mindspeed_overlay.gate import check_gate
+    from mindspeed_overlay.syntax import parse_module
 
     floor = plan.release.python.removeprefix(">=")
     problems = check_gate(pristine, patched.files, python=floor, touched=patched.touched)
+    for landing in patched.landings:
+        symbol_at = parse_module(landing.before).symbol_at
+        problems += check_symbols(landing, symbol_at=symbol_at)
     if problems:
         raise GateError(*problems)
 

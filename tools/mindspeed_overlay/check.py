@@ -1,6 +1,5 @@
 """Check overlays: patch headers, and a dry apply with gate on every release they claim."""
 
-import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -9,15 +8,11 @@ from functools import partial
 from mindspeed_overlay.build import gate_files, patch_files
 from mindspeed_overlay.errors import OverlayError, Problem, SourceError
 from mindspeed_overlay.overlay import Overlay, OverlaySet
-from mindspeed_overlay.patch import Patch, parse_patch
+from mindspeed_overlay.patch import check_header, parse_patch
 from mindspeed_overlay.pins import Pins, Release
-from mindspeed_overlay.plan import PlannedPatch, Selection, make_plan
+from mindspeed_overlay.plan import Selection, make_plan
 from mindspeed_overlay.source import open_source
 from mindspeed_overlay.tree import git_blob_id
-
-BUDGET = 20
-"""Changed lines a patch may have without a `Why-Large` header."""
-_REQUIRED = ("Subject", "Feature", "Target", "Base-Blob", "Symbol", "Origin", "Forwarded")
 
 
 @dataclass(frozen=True)
@@ -93,47 +88,25 @@ def check_headers(
     overlay: Overlay, release: Release, order: tuple[str, ...], files: Mapping[str, bytes]
 ) -> list[Problem]:
     """Check the headers of the patches that serve a release; `files` are its pristine ones."""
-    problems = []
+    since = overlay.patch_since(release.tag, order)
+    served = [
+        tag
+        for tag in order
+        if overlay.serves(tag, order) and overlay.patch_since(tag, order) == since
+    ]
+    problems: list[Problem] = []
     for name, data in overlay.patches_for(release.tag, order).items():
         try:
             patch = parse_patch(data, name=name)
         except OverlayError as error:
             problems += [replace(p, overlay=overlay.id) for p in error.problems]
             continue
-        since = overlay.patch_since(release.tag, order)
-        hint = f"edit patches/{since}/{name}"
-        problems += [
-            Problem(code="E420", overlay=overlay.id, patch=name, message=f"{name}: {m}", hint=hint)
-            for m in _header_faults(patch, overlay, release, files)
-        ]
+        problems += check_header(patch, overlay=overlay.id, releases=served)
+        base = files.get(patch.target)
+        if base is not None and patch.base_blobs.get(release.tag) != (blob := git_blob_id(base)):
+            message = f"{name}: Base-Blob of {release.tag} must be {blob}"
+            hint = f"edit overlays/{overlay.id}/patches/{since}/{name}"
+            problems.append(
+                Problem(code="E420", overlay=overlay.id, patch=name, message=message, hint=hint)
+            )
     return problems
-
-
-def _header_faults(
-    patch: Patch, overlay: Overlay, release: Release, files: Mapping[str, bytes]
-) -> Iterable[str]:
-    header = patch.header
-    for field in _REQUIRED:
-        if not header.get(field):
-            yield f"the header has no {field}"
-    if header.get("Feature", (overlay.id,)) != (overlay.id,):
-        yield f"Feature says {header['Feature'][0]}"
-    target = PlannedPatch(overlay.id, patch.name, b"").target
-    if patch.target != target:
-        yield f"its name stands for {target}, it edits {patch.target}"
-    listed = {s.strip() for s in ",".join(header.get("Symbol", ())).split(",")}
-    touched = {h.symbol for h in patch.hunks}
-    if listed != touched:
-        ours, theirs = (", ".join(sorted(names)) for names in (listed, touched))
-        yield f"Symbol lists {ours}; the hunks touch {theirs}"
-    blobs = dict(line.split(maxsplit=1) for line in header.get("Base-Blob", ()) if " " in line)
-    base = files.get(patch.target)
-    if base is not None and blobs.get(release.tag) != (blob := git_blob_id(base)):
-        yield f"Base-Blob of {release.tag} must be {blob}"
-    if not re.fullmatch(r"\d{4}-\d\d-\d\d", (header.get("Last-Update") or ("",))[0]):
-        yield "Last-Update is no date like 2026-01-31"
-    if not patch.reason.strip():
-        yield "it gives no reason below its header"
-    changed = sum(not line.startswith(b" ") for hunk in patch.hunks for line in hunk.lines)
-    if changed > BUDGET and "Why-Large" not in header:
-        yield f"it changes {changed} lines, over {BUDGET}: hook instead, or say Why-Large"

@@ -13,6 +13,7 @@ from pathlib import Path
 from mindspeed_overlay.build import patch_files
 from mindspeed_overlay.errors import PackagingError, Problem
 from mindspeed_overlay.plan import Plan
+from mindspeed_overlay.source.transport import run_git
 
 _IDENTITY = b"mindspeed-overlay <mindspeed-overlay@localhost>"
 _DATE = b"0 +0000"  # the same plan gives the same commits
@@ -46,8 +47,8 @@ def write_repository(plan: Plan, pristine: Mapping[str, bytes], folder: Path) ->
             target = staging / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        _git(staging, "read-tree", "HEAD")
-        _git(staging, "update-index", "-q", "--refresh")
+        run_git(staging, ["read-tree", "HEAD"])
+        run_git(staging, ["update-index", "-q", "--refresh"])
         staging.chmod(0o755)
         if folder.exists():
             folder.rmdir()
@@ -72,13 +73,13 @@ def _states(plan: Plan, pristine: Mapping[str, bytes]) -> Iterator[tuple[str, Ma
 
 
 def _import_history(folder: Path, states: list[tuple[str, Mapping[str, bytes]]]) -> None:
-    _git(folder, "init", "-q", "--initial-branch=main", "--template=")
+    run_git(folder, ["init", "--initial-branch=main", "--template=", "--object-format=sha1"])
     for key, value in _SETTINGS.items():
-        _git(folder, "config", key, value)
+        run_git(folder, ["config", key, value])
     stream = folder / ".git" / "stream"
     stream.write_bytes(b"".join(_stream(states)))
     with stream.open("rb") as commands:
-        _git(folder, "fast-import", "--quiet", "--done", "--date-format=raw", istream=commands)
+        run_git(folder, ["fast-import", "--quiet", "--done", "--date-format=raw"], stdin=commands)
     stream.unlink()
 
 
@@ -94,13 +95,3 @@ def _stream(states: list[tuple[str, Mapping[str, bytes]]]) -> Iterator[bytes]:
                 yield b"M 100644 inline %s\ndata %d\n%s\n" % (name, len(tree[path]), tree[path])
         before = tree
     yield b"done\n"
-
-
-def _git(folder: Path, *words: str, **kwargs: object) -> None:
-    from git import Git  # GitPython is slow to import, and most commands need no git
-
-    from mindspeed_overlay.source.git import content_environment
-
-    Git(str(folder)).execute(
-        ["git", *words], env=content_environment(), with_extended_output=False, **kwargs
-    )
