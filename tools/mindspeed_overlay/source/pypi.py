@@ -206,8 +206,8 @@ def call_pip(arguments: list[str], *, title: str = "") -> tuple[int, str]:
 
 
 def _explain(said: str, filename: str, folder: Path) -> Exception:
-    lines = [line for line in said.splitlines() if not line.startswith("WARNING")]
-    said = "; ".join(line.strip() for line in lines[-6:] if line.strip())
+    lines = [line.strip() for line in said.splitlines() if not line.startswith("WARNING")]
+    short = "; ".join([line for line in lines if line][-6:]) or "it said nothing"
     if "No space left on device" in said:
         return disk_error(folder.parent.parent, "no space left on device")
     if "DO NOT MATCH THE HASHES" in said:

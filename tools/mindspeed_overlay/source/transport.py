@@ -4,6 +4,7 @@ Fetching honours the user's configuration (proxy, insteadOf, credentials, ssh co
 sees no configuration at all, and no GIT_* variable of the caller reaches either.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -11,8 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 from mindspeed_overlay.errors import MissingError, Problem, SourceError
 from mindspeed_overlay.source.progress import Report, show_bar
@@ -77,10 +77,7 @@ def is_local(url: str) -> bool:
 
 def hide_password(url: str) -> str:
     """`url` without the credentials that it may carry."""
-    parts = urlsplit(url) if "://" in url else None
-    return (
-        url.replace(f"{parts.netloc.rpartition('@')[0]}@", "") if parts and parts.password else url
-    )
+    return re.sub(r"(?<=://)[^/@]*:[^/@]*@", "", url)
 
 
 def require_git() -> None:
@@ -99,13 +96,24 @@ def init_bare(folder: Path) -> None:
     run_git(folder.parent, ["init", "--bare", "--template=", "--object-format=sha1", str(folder)])
 
 
-def run_git(folder: Path, arguments: list[str], *, stdin: IO[bytes] | None = None) -> bytes:
-    """Run a git command that sees no configuration but the repository's own."""
+def run_git(folder: Path, arguments: list[str], *, stdin: BinaryIO | None = None) -> bytes:
+    """Run a git command that sees no configuration but the repository's own.
+
+    Raises:
+        GitCommandError: from GitPython, the command failed.
+        OSError: the disk is full, which git says in words only.
+    """
     import git
 
     with _environment(_NEUTRAL):
-        command = ["git", *arguments]
-        output = git.Git(folder).execute(command, istream=stdin, stdout_as_string=False)
+        try:
+            output = git.Git(folder).execute(
+                ["git", *arguments], istream=stdin, stdout_as_string=False
+            )
+        except git.GitCommandError as error:
+            if "No space left" in str(error.stderr):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise
     return output if isinstance(output, bytes) else b""
 
 
