@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
+
 from mindspeed_overlay.apply import Applied, apply_patch, apply_patches, check_symbols, land_patches
 from mindspeed_overlay.errors import ApplyError
 from mindspeed_overlay.patch import Patch, make_patch, parse_patch, serialize_patch

@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from mindspeed_overlay import staging
 from mindspeed_overlay.errors import ApplyError
 from mindspeed_overlay.staging import stage_tree, write_files

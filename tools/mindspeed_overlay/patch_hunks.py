@@ -38,12 +38,12 @@ class HunkReader:
         """Every hunk that could be read, well-formed or not."""
         hunks: list[Hunk] = []
         old_end = shift = 0
-        while self._find_head(in_hunk=bool(self._number)):
+        while self._find_head():
             num_problems = len(self.problems)
             head_line = self.at + 1
             hunk = self._read_hunk()
             if hunk is None:
-                continue
+                break  # what follows would only be called stray
             hunks.append(hunk)
             if len(self.problems) > num_problems:
                 continue
@@ -57,20 +57,23 @@ class HunkReader:
             old_end = hunk.old_index + len(hunk.old)
             shift += hunk.delta
         for number, hunk in enumerate(hunks[:-1], 1):
-            if not all(line.endswith(b"\n") for line in hunk.lines):
+            ends = (*hunk.old[-1:], *hunk.new[-1:])
+            if not all(line.endswith(b"\n") for line in ends):
                 self._fail("E516", f"hunk {number} ends the file, and another hunk follows", 0)
         return hunks
 
-    def _find_head(self, *, in_hunk: bool) -> bool:
+    def _find_head(self) -> bool:
         """Move to the next '@@' line, reporting the first line that stands in between."""
         stray = self.at
         while self.at < len(self.lines) and not self.lines[self.at].startswith(b"@@ "):
             self.at += 1
         if self.at > stray:
-            self._explain_stray(stray, in_hunk=in_hunk)
+            self._explain_stray(stray)
+            if self.problems[-1].code == "E514":
+                return False
         return self.at < len(self.lines)
 
-    def _explain_stray(self, at: int, *, in_hunk: bool) -> None:
+    def _explain_stray(self, at: int) -> None:
         line = self.lines[at]
         after = self.lines[at + 1] if at + 1 < len(self.lines) else b""
         if line.startswith((b"diff --git ", b"Index: ")) or (
@@ -81,7 +84,7 @@ class HunkReader:
             self._fail("E514", "a binary patch is refused", at + 1)
         elif re.fullmatch(rb"\d+(,\d+)?[acd]\r?\n", line):
             self._fail("E514", "an ed script is refused", at + 1)
-        elif in_hunk and line[:1] in (b" ", b"+", b"-", b"\n", b"\r"):
+        elif self._number and line[:1] in (b" ", b"+", b"-", b"\n", b"\r"):
             self._fail("E516", "more lines than the hunk's '@@' line counts", at + 1)
         else:
             text = line[:60].rstrip().decode(errors="replace")

@@ -49,7 +49,8 @@ def parse_patch(data: bytes, *, name: str) -> Patch:
     reader = _PatchReader(data, name=name)
     patch = reader.read()
     if reader.problems:
-        raise ApplyError(*(_locate(p, name=name, target=patch.target) for p in reader.problems))
+        problems = sorted(reader.problems, key=lambda problem: problem.line)
+        raise ApplyError(*(_locate(p, name=name, target=patch.target) for p in problems))
     return patch
 
 
@@ -138,7 +139,7 @@ class _PatchReader:
         if not any(targets):
             self._fail("E511", "no Target in the header", line=1)
         elif unsafe := explain_unsafe_path(targets[0]):
-            self._fail("E512", f"Target {targets[0]!r}: {unsafe}", line=1)
+            self._fail("E512", f"Target {targets[0]!r}: {unsafe}", line=self._find_field("Target"))
         known = {path for path in (*targets, *paths) if path}
         if len(known) > 1:
             different = ", ".join(sorted(known))
@@ -178,8 +179,12 @@ class _PatchReader:
         listed = {s.strip() for s in ",".join(fields.get("Symbol", ())).split(",")} - {""}
         if edited and not self.problems and listed != set(edited):
             message = f"Symbol lists {', '.join(sorted(listed)) or 'nothing'}, the hunks edit "
-            self._fail("E519", message + ", ".join(edited), line=1)
+            self._fail("E519", message + ", ".join(edited), line=self._find_field("Symbol"))
         return fields | {"Symbol": (", ".join(edited),)}
+
+    def _find_field(self, key: str) -> int:
+        mark = f"{key}:".encode()
+        return next((n for n, line in enumerate(self.lines, 1) if line.startswith(mark)), 1)
 
     def _fail(self, code: str, message: str, *, line: int = 0, hint: str = "") -> None:
         self.problems.append(PatchProblem(code, message, line=line, hint=hint))
