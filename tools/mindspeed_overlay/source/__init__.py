@@ -7,13 +7,13 @@ part of a build that finds nothing to do.
 from dataclasses import dataclass
 from pathlib import Path
 
+from mindspeed_overlay.data import default_licenses
 from mindspeed_overlay.errors import Problem, SourceError, UsageError
 from mindspeed_overlay.pins import Release, Wheel
 from mindspeed_overlay.source.cache import Cache, find_cache_dir
 from mindspeed_overlay.source.wheelfile import UpstreamWheel, is_helpers, read_wheel
 from mindspeed_overlay.tree import Files, is_digested, sha256, source_digest
 
-LICENSES = Path(__file__).parent.parent / "licenses"
 HELPERS_CPP = "megatron/core/datasets/helpers.cpp"
 FILES_ONLY = ("py3-none-any",)
 _NAMED_AT_MOST = 10
@@ -133,12 +133,15 @@ def check_digest(
     pinned = " or ".join(sorted(wanted))
     message = f"{origin} is not {release.tag}: source digest {actual}, pinned {pinned}"
     if model is not None:
-        message += _describe_difference(files, model, release.training)
+        message += "; against the official wheel: " + describe_difference(
+            files, model, training=release.training
+        )
     hint = f"`mindspeed-overlay pin verify {release.tag}` checks the pin against its sources"
     raise SourceError(Problem(code="E315", message=message, hint=hint))
 
 
-def _describe_difference(files: Files, model: Files, training: bool) -> str:
+def describe_difference(files: Files, model: Files, *, training: bool) -> str:
+    """Name the digested files in which `files` differs from `model`; "" where there are none."""
     ours, theirs = (
         {path: data for path, data in tree.items() if is_digested(path, training=training)}
         for tree in (files, model)
@@ -148,7 +151,7 @@ def _describe_difference(files: Files, model: Files, training: bool) -> str:
     both = sorted(ours.keys() & theirs.keys())
     named += [f"changed {path}" for path in both if ours[path] != theirs[path]]
     rest = [f"and {len(named) - _NAMED_AT_MOST} more"] if named[_NAMED_AT_MOST:] else []
-    return "; against the official wheel: " + ", ".join(named[:_NAMED_AT_MOST] + rest)
+    return ", ".join(named[:_NAMED_AT_MOST] + rest)
 
 
 def _parse_spec(spec: str, tree: str) -> tuple[str, str]:
@@ -184,7 +187,7 @@ def _find_license(release: Release, texts: tuple[bytes, ...], notes: list[str]) 
     if not release.license:
         notes.append(f"no source of {release.tag} carries a licence text")
         return b""
-    shipped = LICENSES / f"{release.license}.txt"
+    shipped = default_licenses() / f"{release.license}.txt"
     known = [*texts, shipped.read_bytes()] if shipped.is_file() else list(texts)
     for text in known:
         if sha256(text) == release.license:

@@ -164,6 +164,22 @@ def fetch_commit(release: Release, url: str, *, folder: Path, progress: bool = F
     raise SourceError(Problem(code="E316", message=message, hint=hint))
 
 
+def resolve_tag(url: str, tag: str, *, folder: Path) -> str:
+    """The commit that a tag stands for at `url`, "" where there is no such tag.
+
+    Raises:
+        MissingError: E804, the repository cannot be reached.
+    """
+    repository = folder / "tag"
+    init_bare(repository)
+    complaint = fetch(repository, url, ["--depth=1", f"+refs/tags/{tag}:refs/tags/{tag}"])
+    if complaint and _REFUSAL.search(complaint):
+        return ""
+    if complaint:
+        raise _explain_fetch(complaint, url, folder)
+    return run_git(repository, ["rev-parse", f"refs/tags/{tag}^{{commit}}"]).decode().strip()
+
+
 def read_commit(repository: Path, commit: str, *, origin: str) -> CommitTree:
     """Read a commit's tree object by object.
 

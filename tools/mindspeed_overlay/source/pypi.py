@@ -207,7 +207,8 @@ def call_pip(arguments: list[str], *, title: str = "") -> tuple[int, str]:
 
 def _explain(said: str, filename: str, folder: Path) -> Exception:
     lines = [line.strip() for line in said.splitlines() if not line.startswith("WARNING")]
-    short = "; ".join([line for line in lines if line][-6:]) or "it said nothing"
+    first = next((n for n, line in enumerate(lines) if line.startswith("ERROR")), -3)
+    short = "; ".join(line for line in lines[first:] if line) or "it said nothing"
     if "No space left on device" in said:
         return disk_error(folder.parent.parent, "no space left on device")
     if "DO NOT MATCH THE HASHES" in said:
