@@ -1,0 +1,3 @@
+# café ¤
+name = 'ü'
+size = 1

@@ -1,0 +1,4 @@
+one
+two
+2
+three

@@ -1,0 +1,26 @@
+"""A feed-forward block."""
+
+import torch
+
+from mindspeed.core.hooks import activate
+
+
+class MLP(torch.nn.Module):
+    """Two linear layers."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.up = torch.nn.Linear(4, 8)
+        self.down = torch.nn.Linear(8, 4)
+        self.scale = 1.0
+
+    def forward(self, x):
+        x = self.up(x)
+        x = activate(self.config, x)
+        return self.down(x)
+
+    def backward_dw(self):
+        self.up.backward_dw()
+        self.down.backward_dw()
+        self.scale = None
