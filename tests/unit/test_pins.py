@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from mindspeed_overlay.data import default_licenses
 from mindspeed_overlay.errors import SourceError
 from mindspeed_overlay.pins import Pins, Wheel, load_pins, parse_pins
