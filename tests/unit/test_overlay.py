@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from unit.overlay_sets import TAGS, load, write_overlay, write_series
 
 from mindspeed_overlay.errors import DefinitionError
+from unit.overlay_sets import TAGS, load, write_overlay, write_series
 
 OPTION = """
 [[option]]

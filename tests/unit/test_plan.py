@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from unit.overlay_sets import load, make_pins, write_overlay, write_series
 
 from mindspeed_overlay.errors import DefinitionError
 from mindspeed_overlay.overlay import OverlaySet
 from mindspeed_overlay.plan import Plan, Selection, make_plan
+from unit.overlay_sets import load, make_pins, write_overlay, write_series
 
 PINS = make_pins()
 

@@ -44,7 +44,7 @@ def verify_installed(
     info = found[0]
     site = info.parent
     files = _installed_files(site, info)
-    build, problems = check_records(files)
+    build, problems = check_records(files, installed=True)
     problems += [
         Problem(
             code="E905", path=str(other), message=f"{other}: a second megatron-core is installed"

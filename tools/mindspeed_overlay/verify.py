@@ -91,11 +91,14 @@ def _unsafe(members: Iterable[zipfile.ZipInfo]) -> list[Problem]:
     return [_wrong("E901", "unsafe member name or type", i.filename) for i in members if bad(i)]
 
 
-def check_records(files: Mapping[str, bytes]) -> tuple[dict[str, Any], list[Problem]]:
+def check_records(
+    files: Mapping[str, bytes], *, installed: bool = False
+) -> tuple[dict[str, Any], list[Problem]]:
     """Compare files with the RECORD and the build.json among them.
 
     Args:
-        files: everything a wheel holds, or everything an installation has of it.
+        files: everything a wheel holds, or everything but bytecode that an installation has of it.
+        installed: which of the two; installers add bytecode and a few files of their own to RECORD.
 
     Returns:
         build.json's content (empty if unreadable), and what does not agree with its overlays.
@@ -117,13 +120,17 @@ def check_records(files: Mapping[str, bytes]) -> tuple[dict[str, Any], list[Prob
     problems = []
     for path in sorted({*files, *recorded, *packaged}):
         name = path.removeprefix(info)
-        if path == record_path or (path.startswith(info) and name in _INSTALLERS_OWN):
+        if path == record_path or (installed and _is_installers(path, name)):
             continue
         overlays = packaged.get(path, {}).get("overlays", ())
         message = _disagreement(path, files, recorded, packaged, in_info=path.startswith(info))
         if message:
             problems.append(_wrong("E904", message, path, overlays))
     return build, problems
+
+
+def _is_installers(path: str, name_in_info: str) -> bool:
+    return name_in_info in _INSTALLERS_OWN or "/__pycache__/" in path
 
 
 def _read_record(data: bytes) -> dict[str, str]:
