@@ -131,11 +131,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One place that binds a name: an import, a definition, or anything else."""
+    """One place that binds a name: an import, a definition, or anything else.
+
+    Attributes:
+        alias: the dotted name on the right of a plain `name = dotted.name`.
+    """
 
     kind: Literal["import", "definition", "value"]
     line: int
     source: Import | None = None
+    alias: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -212,7 +212,11 @@ class Walk:
         left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
         annotation, statement = node.child_by_field_name("type"), node.parent
         # A bare annotation binds nothing at run time, except for a dataclass, which reads it.
-        if right is not None or scope in self._class_scopes:
+        if left is not None and right is not None and left.type == "identifier":
+            dotted = node.type == "assignment" and right.type in ("identifier", "attribute")
+            alias = text_of(right) if dotted and _CALLEE.fullmatch(text_of(right)) else ""
+            self._bind(scope, text_of(left), Binding("value", line_of(node), alias=alias))
+        elif right is not None or scope in self._class_scopes:
             self._bind_target(scope, left)
         self._note_attributes(scope, left)
         suite = statement.parent if statement is not None else None
