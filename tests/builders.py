@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -83,6 +84,13 @@ def make_release(wheels: Iterable[Path], *, commit: str = "", **changes: object)
     return replace(release, **changes)  # type: ignore[arg-type]
 
 
+def stock_cache(upstream: Upstream, cache_dir: Path) -> None:
+    """Put the wheels into the cache, as if they had been fetched."""
+    for wheel in upstream.release.wheels:
+        (entry := cache_dir / "sha256" / wheel.sha256).mkdir(parents=True, exist_ok=True)
+        shutil.copy(upstream.links / wheel.filename, entry)
+
+
 def tree_digest(files: Mapping[str, bytes]) -> str:
     """The digest of a whole tree, as a pin records it."""
     return lines_digest({path: sha256(data) for path, data in files.items()})
@@ -110,7 +118,8 @@ def make_wheel(
         floor: Requires-Python; "" leaves it out.
     """
     python, _, platform = tag.split("-")
-    compiled = f"helpers_cpp.cpython-{python[2:]}-{platform.partition('.')[0][-6:]}.so"
+    machine = platform.partition(".")[0].split("_", 3)[-1]
+    compiled = f"helpers_cpp.cpython-{python[2:]}-{machine}-linux-gnu.so"
     natives = {f"megatron/core/datasets/{compiled}": f"ELF {tag}".encode()}
     info = f"megatron_core-{version}.dist-info"
     needs = f"Requires-Python: {floor}\n" if floor else ""
