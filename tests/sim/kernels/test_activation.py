@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from ascend_sim.kernels import activation
-from sim.kernels.numeric import DTYPES, assert_near, draw, gradients
 from torch import Tensor
 from torch.nn import functional
+
+from ascend_sim.kernels import activation
+from sim.kernels.numeric import DTYPES, assert_near, draw, gradients
 
 Shape = tuple[int, ...]
 GATED = [((2, 6), -1), ((5, 3, 14), 2), ((4, 7), 0), ((3, 2, 5), -2), ((8,), 0), ((1, 0, 4), -1)]

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import Tensor
+
 from ascend_sim.kernels import norm
 from sim.kernels.numeric import DTYPES, assert_near, draw, gradients
-from torch import Tensor
 
 Shape = tuple[int, ...]
 SHAPES = [((4, 8), 1), ((3, 1, 7), 1), ((2, 3, 5), 2), ((6,), 1), ((2, 2, 3, 129), 1)]

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import Tensor
+
 from ascend_sim.kernels import rope
 from sim.kernels.numeric import DTYPES, assert_near, draw, gradients
-from torch import Tensor
 
 Shape = tuple[int, ...]
 

@@ -3,6 +3,56 @@
 Importing this package registers all of them.
 """
 
-from ascend_sim.kernels import activation, norm, rope
+from ascend_sim.kernels import (
+    activation,
+    attention,
+    attention_v2,
+    attention_v3,
+    cast,
+    dropout,
+    grouped_matmul,
+    grouped_matmul_add,
+    index,
+    loss,
+    matmul,
+    moe,
+    moe_gating,
+    moe_router,
+    moe_routing_map,
+    norm,
+    optimizer,
+    quant,
+    quant_matmul,
+    ring,
+    rope,
+    softmax,
+    status,
+    transpose,
+)
 
-__all__ = ["activation", "norm", "rope"]
+__all__ = [
+    "activation",
+    "attention",
+    "attention_v2",
+    "attention_v3",
+    "cast",
+    "dropout",
+    "grouped_matmul",
+    "grouped_matmul_add",
+    "index",
+    "loss",
+    "matmul",
+    "moe",
+    "moe_gating",
+    "moe_router",
+    "moe_routing_map",
+    "norm",
+    "optimizer",
+    "quant",
+    "quant_matmul",
+    "ring",
+    "rope",
+    "softmax",
+    "status",
+    "transpose",
+]

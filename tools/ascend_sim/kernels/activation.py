@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ascend_sim.kernels.checks import (
     refuse,
-    require,
     require_float,
     require_same_dtype,
     require_same_shape,
     resolve_dim,
 )
+from ascend_sim.kernels.rules import require
 from ascend_sim.registry import kernel
 
 _SQRT_HALF = math.sqrt(0.5)

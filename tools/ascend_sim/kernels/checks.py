@@ -1,12 +1,10 @@
-"""Checks that reference kernels share: documented limits, refused with the rule in the message."""
+"""Checks over several tensors that reference kernels share, beside those of `rules`."""
 
 from typing import NoReturn
 
-import torch
 from torch import Tensor
 
-FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32)
-"""The floating types of nearly every training operator; float64 has no kernel on the device."""
+from ascend_sim.kernels.rules import FLOATS, require
 
 
 def refuse(operator: str, rule: str) -> NoReturn:
@@ -14,16 +12,10 @@ def refuse(operator: str, rule: str) -> NoReturn:
     raise RuntimeError(f"npu::{operator}: {rule}")
 
 
-def require(operator: str, condition: bool, rule: str) -> None:
-    """Refuse the call unless `condition` holds."""
-    if not condition:
-        refuse(operator, rule)
-
-
 def require_float(operator: str, **tensors: Tensor | None) -> None:
     """Refuse tensors that are not float16, bfloat16 or float32; None is skipped."""
     for name, tensor in tensors.items():
-        if tensor is not None and tensor.dtype not in FLOAT_TYPES:
+        if tensor is not None and tensor.dtype not in FLOATS:
             refuse(operator, f"{name} must be float16, bfloat16 or float32, not {tensor.dtype}")
 
 

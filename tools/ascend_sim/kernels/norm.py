@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ascend_sim.kernels.checks import (
-    require,
     require_float,
     require_same_dtype,
     require_same_shape,
 )
+from ascend_sim.kernels.rules import require
 from ascend_sim.registry import kernel
 
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ascend_sim.kernels.checks import (
     refuse,
-    require,
     require_float,
     require_same_dtype,
     require_same_shape,
 )
+from ascend_sim.kernels.rules import require
 from ascend_sim.registry import kernel
 
 _MAX_HEAD_WIDTH = 896
