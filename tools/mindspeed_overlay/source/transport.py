@@ -41,6 +41,7 @@ _OVERRIDES = {
     "maintenance.auto": "false",
     "fetch.writeCommitGraph": "false",
     "fetch.recurseSubmodules": "false",
+    "fetch.unpackLimit": "1",
     "fetch.fsckObjects": "false",
     "transfer.fsckObjects": "false",
 }
