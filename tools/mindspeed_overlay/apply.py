@@ -16,6 +16,11 @@ from mindspeed_overlay.patch_place import LineMap, SpanOf, locate_hunks
 from mindspeed_overlay.paths import explain_unsafe_path
 from mindspeed_overlay.syntax_model import MODULE
 
+Swap = tuple[int, bytes, bytes]
+"""At this offset, the old text becomes the new one."""
+
+_LINE_FEED = 10
+
 
 @dataclass(frozen=True)
 class Applied:
@@ -54,8 +59,9 @@ def apply_patch(
         raise ApplyError(_explain(patch, "E509", "is binary (it holds a NUL byte)"))
     lines = split_lines(data)
     starts = locate_hunks(data, lines, patch, span_of=span_of, line_map=line_map)
-    result = b"".join(_splice(lines, starts, [(h.old, h.new) for h in patch.hunks]))
-    if not _undoes(result, data, patch, starts):
+    swaps = _find_swaps(lines, starts, patch)
+    result = _exchange(data, swaps)
+    if not _undoes(result, data, swaps):
         raise ApplyError(_explain(patch, "E508", "is not restored by undoing the patch"))
     hunks = zip(starts, patch.hunks, strict=True)
     return Applied(result, tuple(start - hunk.old_index for start, hunk in hunks))
@@ -66,32 +72,43 @@ def _explain(patch: Patch, code: str, what: str) -> Problem:
     return Problem(code=code, message=message, patch=patch.name, path=patch.target)
 
 
-def _splice(
-    lines: list[bytes], starts: Iterable[int], swaps: Iterable[tuple[list[bytes], list[bytes]]]
-) -> list[bytes]:
-    """The lines with each old run, at its start, exchanged for the new one."""
-    result: list[bytes] = []
-    at = 0
-    for start, (old, new) in zip(starts, swaps, strict=True):
-        result += lines[at:start]
-        result += new
-        at = start + len(old)
-    return result + lines[at:]
-
-
-def _undoes(result: bytes, data: bytes, patch: Patch, starts: list[int]) -> bool:
-    """Whether the hunks, undone on `result` where they landed, give `data`."""
-    lines = split_lines(result)
-    new_starts: list[int] = []
-    shift = 0
+def _find_swaps(lines: list[bytes], starts: list[int], patch: Patch) -> list[Swap]:
+    """The hunks as exchanges of bytes, from the lines at which they start."""
+    swaps: list[Swap] = []
+    at_line = at = 0
     for start, hunk in zip(starts, patch.hunks, strict=True):
-        at = start + shift
-        if lines[at : at + len(hunk.new)] != hunk.new:
+        at += sum(map(len, lines[at_line:start]))
+        at_line = start
+        swaps.append((at, hunk.old_text, hunk.new_text))
+    return swaps
+
+
+def _exchange(data: bytes, swaps: list[Swap]) -> bytes:
+    """`data` with each old text, at its offset, exchanged for the new one."""
+    parts: list[bytes] = []
+    at = 0
+    for offset, old, new in swaps:
+        parts += (data[at:offset], new)
+        at = offset + len(old)
+    return b"".join([*parts, data[at:]])
+
+
+def _undoes(result: bytes, data: bytes, swaps: list[Swap]) -> bool:
+    """Whether the new texts are whole lines of `result` that, changed back, give `data`."""
+    back: list[Swap] = []
+    shift = 0
+    for offset, old, new in swaps:
+        at = offset + shift
+        end = at + len(new)
+        shift += len(new) - len(old)
+        if not result.startswith(new, at) or not _parts_lines(result, at, end):
             return False
-        new_starts.append(at)
-        shift += hunk.delta
-    swaps = [(hunk.new, hunk.old) for hunk in patch.hunks]
-    return b"".join(_splice(lines, new_starts, swaps)) == data
+        back.append((at, new, old))
+    return _exchange(result, back) == data
+
+
+def _parts_lines(data: bytes, *offsets: int) -> bool:
+    return all(at in (0, len(data)) or data[at - 1] == _LINE_FEED for at in offsets)
 
 
 def apply_patches(

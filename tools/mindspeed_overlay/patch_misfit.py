@@ -11,12 +11,16 @@ def explain_misfit(lines: list[bytes], hunk: Hunk, span: tuple[int, int] | None)
     found = f"; its old text stands outside it, at {_name_lines(elsewhere)}" if elsewhere else ""
     if span is None:
         return "E507", f"needs {hunk.symbol}, which the file does not define{found}"
-    squeezed = [b"".join(line.split()) for line in lines]
-    loose = find_all(squeezed, [b"".join(line.split()) for line in hunk.old])
+    loose = find_all([*map(_squeeze, lines)], [*map(_squeeze, hunk.old)])
     if loose and not elsewhere:
         where = _name_lines([at + 1 for at in loose])
         return "E502", f"finds its old text only with other white space, at {where}"
     return "E502", _show_nearest(lines, hunk, span) + found
+
+
+def _squeeze(line: bytes) -> bytes:
+    """A line without white space, but still with or without its end."""
+    return b"".join(line.split()) + b"\n" * line.endswith(b"\n")
 
 
 def _name_lines(numbers: list[int]) -> str:

@@ -76,6 +76,16 @@ class Hunk:
         """The lines that stand there afterwards."""
         return [line[1:] for line in self.lines if line[:1] != b"-"]
 
+    @cached_property
+    def old_text(self) -> bytes:
+        """The old lines as one text."""
+        return b"".join(self.old)
+
+    @cached_property
+    def new_text(self) -> bytes:
+        """The new lines as one text."""
+        return b"".join(self.new)
+
     @property
     def old_index(self) -> int:
         """Where the old lines begin, from 0."""

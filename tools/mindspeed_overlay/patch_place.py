@@ -106,7 +106,7 @@ def _locate_hunk(
     if len(fitting) == 1:
         at = fitting[0]
         # Old and new text can both fit where lines repeat. Only the pristine file's hash can tell.
-        if file.fits(hunk.new, at) and not file.has_blob(patch.base_blobs):
+        if hunk.new and file.fits(hunk.new, at) and not file.has_blob(patch.base_blobs):
             return "E505", f"fits line {at + 1}, but its new text stands there too: applied before?"
         return _check_last_line(file, hunk, at)
     span = span_of(hunk.symbol)

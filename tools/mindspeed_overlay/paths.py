@@ -2,10 +2,12 @@
 
 import re
 import unicodedata
+from functools import lru_cache
 
 _GIT_SHORT_NAME = re.compile(r"git~\d+")
 
 
+@lru_cache(maxsize=4096)
 def explain_unsafe_path(path: str) -> str:
     """Why `path` may not be read, patched or written; empty when it may.
 
@@ -35,6 +37,7 @@ def explain_unsafe_path(path: str) -> str:
 def names_git_folder(part: str) -> bool:
     """Whether some file system takes the path component `part` for `.git`."""
     # HFS+ drops format characters, NTFS drops trailing dots and spaces and splits off streams.
-    visible = "".join(char for char in part if unicodedata.category(char) != "Cf")
-    folded = visible.casefold().split(":")[0].rstrip(" .")
+    if not part.isascii():
+        part = "".join(char for char in part if unicodedata.category(char) != "Cf")
+    folded = part.casefold().split(":")[0].rstrip(" .")
     return folded == ".git" or _GIT_SHORT_NAME.fullmatch(folded) is not None
