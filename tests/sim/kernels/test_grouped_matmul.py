@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import Tensor
+
 from ascend_sim.kernels.grouped_matmul import grouped_matmul, grouped_matmul_list
 from ascend_sim.kernels.grouped_matmul_add import grouped_matmul_add, grouped_matmul_add_
-from torch import Tensor
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}

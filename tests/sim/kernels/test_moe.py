@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from ascend_sim.kernels import moe
 from torch import Tensor
+
+from ascend_sim.kernels import moe
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 # Sums of at most six values; one rounding to the dtype at the end.

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from ascend_sim.kernels import moe_gating as gating
 from torch import Tensor
+
+from ascend_sim.kernels import moe_gating as gating
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}

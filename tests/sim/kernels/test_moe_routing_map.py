@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from ascend_sim.kernels import moe_routing_map as routing
 from torch import Tensor
+
+from ascend_sim.kernels import moe_routing_map as routing
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}

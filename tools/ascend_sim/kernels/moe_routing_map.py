@@ -9,9 +9,10 @@ Dims as in `moe`. Expert-major order: by expert, and by token within an expert.
 """
 
 import torch
+from torch import Tensor
+
 from ascend_sim.kernels.rules import FLOATS, refuse, require, require_dtype
 from ascend_sim.registry import kernel
-from torch import Tensor
 
 _MAX_TOPK = 512
 
