@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mindspeed_overlay.apply import Landing, check_symbols, land_patches
-from mindspeed_overlay.atomic import write_atomically
 from mindspeed_overlay.errors import (
     ApplyError,
     DefinitionError,
@@ -17,6 +16,7 @@ from mindspeed_overlay.finished import FinishedBuilds
 from mindspeed_overlay.lock import LOCK_NAME, make_lock
 from mindspeed_overlay.patch import Patch, parse_patch
 from mindspeed_overlay.plan import Plan
+from mindspeed_overlay.staging import write_atomically
 from mindspeed_overlay.tree import sha256
 from mindspeed_overlay.wheelname import wheel_name
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from mindspeed_overlay.atomic import write_atomically
 from mindspeed_overlay.source.cache import explain_write_errors
+from mindspeed_overlay.staging import write_atomically
 from mindspeed_overlay.tree import sha256
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
-from mindspeed_overlay.atomic import write_atomically
 from mindspeed_overlay.errors import DefinitionError, OverlayError, Problem, UsageError
 from mindspeed_overlay.pins import Pins
 from mindspeed_overlay.source import open_source
+from mindspeed_overlay.staging import write_atomically
 from mindspeed_overlay.syntax import parse_module
 from mindspeed_overlay.tree import sha256
 

@@ -1,6 +1,6 @@
-"""Put a whole tree on disk at once: written beside its place, then swapped in.
+"""Put a tree or a file on disk at once: written beside its place, then swapped in.
 
-Killed at any moment, the place holds the old tree or the new one. What a killed run leaves beside
+Killed at any moment, the place holds the old one or the new one. What a killed run leaves beside
 it is recognised by its name and a lock that died with the run, and the next run removes it.
 """
 
@@ -44,13 +44,13 @@ def stage_tree(files: Mapping[str, bytes], out_dir: Path, *, replace: bool = Fal
         raise ApplyError(*problems)
     parent = out_dir.parent
     parent.mkdir(parents=True, exist_ok=True)
-    _clean_leftovers(out_dir)
+    clean_leftovers(out_dir)
     if _holds_exactly(out_dir, files):
         return False
     if not replace and out_dir.is_dir() and any(out_dir.iterdir()):
         hint = "name an empty or a new folder"
         raise ApplyError(_refuse("E522", f"{out_dir} is not empty", str(out_dir), hint))
-    with _open_stage(out_dir) as stage:
+    with open_stage(out_dir) as stage:
         tree = stage / "tree"
         tree.mkdir()
         write_files(tree, files)
@@ -60,6 +60,22 @@ def stage_tree(files: Mapping[str, bytes], out_dir: Path, *, replace: bool = Fal
             _swap(tree, out_dir, stage / "old")
         _sync(parent)
     return True
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` by a file of `data`, mode 0644; its folder must exist.
+
+    Raises:
+        OSError: the disk refused (full, read-only). Nothing changed.
+    """
+    clean_leftovers(path)
+    with open_stage(path) as stage:
+        temporary = stage / "file"
+        temporary.write_bytes(data)
+        temporary.chmod(0o644)
+        _sync(temporary)
+        temporary.replace(path)
+        _sync(path.parent)
 
 
 def write_files(root: Path, files: Mapping[str, bytes]) -> None:
@@ -133,7 +149,7 @@ def _prefix(out_dir: Path) -> str:
 
 
 @contextmanager
-def _open_stage(out_dir: Path) -> Iterator[Path]:
+def open_stage(out_dir: Path) -> Iterator[Path]:
     """A new folder beside `out_dir`, locked while this process lives, removed at the end."""
     stage, lock = _lock_new_stage(out_dir)
     try:
@@ -157,7 +173,7 @@ def _lock_new_stage(out_dir: Path) -> tuple[Path, FileLock]:
         lock.release()
 
 
-def _clean_leftovers(out_dir: Path) -> None:
+def clean_leftovers(out_dir: Path) -> None:
     """Finish or remove what killed runs left beside `out_dir`."""
     for stage in sorted(out_dir.parent.glob(_prefix(out_dir).replace("[", "[[]") + "*")):
         lock = FileLock(stage / "lock")

@@ -5,8 +5,6 @@ setting takes part; files are written by us, byte for byte.
 """
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from mindspeed_overlay.build import patch_files
 from mindspeed_overlay.errors import PackagingError, Problem
 from mindspeed_overlay.plan import Plan
 from mindspeed_overlay.source.transport import run_git
+from mindspeed_overlay.staging import clean_leftovers, open_stage, write_files
 
 _IDENTITY = b"mindspeed-overlay <mindspeed-overlay@localhost>"
 _DATE = b"0 +0000"  # the same plan gives the same commits
@@ -40,22 +39,15 @@ def write_repository(plan: Plan, pristine: Mapping[str, bytes], folder: Path) ->
         raise PackagingError(Problem(code="E704", message=message, hint=hint))
     states = list(_states(plan, pristine))
     folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        _import_history(staging, states)
-        for path, data in states[-1][1].items():
-            target = staging / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-        run_git(staging, ["read-tree", "HEAD"])
-        run_git(staging, ["update-index", "-q", "--refresh"])
-        staging.chmod(0o755)
-        if folder.exists():
-            folder.rmdir()
-        staging.rename(folder)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
+    clean_leftovers(folder)
+    with open_stage(folder) as stage:
+        tree = stage / "tree"
+        tree.mkdir()
+        _import_history(tree, states)
+        write_files(tree, states[-1][1])
+        run_git(tree, ["read-tree", "HEAD"])
+        run_git(tree, ["update-index", "-q", "--refresh"])
+        tree.replace(folder)  # over an empty folder too
 
 
 def _states(plan: Plan, pristine: Mapping[str, bytes]) -> Iterator[tuple[str, Mapping[str, bytes]]]:

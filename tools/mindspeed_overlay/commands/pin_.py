@@ -2,11 +2,11 @@
 
 import click
 
-from mindspeed_overlay.atomic import write_atomically
 from mindspeed_overlay.cli import Workspace, print_json
 from mindspeed_overlay.data import default_licenses
 from mindspeed_overlay.errors import Problem, VerifyError
 from mindspeed_overlay.options import json_option
+from mindspeed_overlay.staging import write_atomically
 from mindspeed_overlay.tree import sha256
 
 _git_option = click.option(
