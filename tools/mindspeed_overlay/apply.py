@@ -79,7 +79,7 @@ def _find_swaps(lines: list[bytes], starts: list[int], patch: Patch) -> list[Swa
     for start, hunk in zip(starts, patch.hunks, strict=True):
         at += sum(map(len, lines[at_line:start]))
         at_line = start
-        swaps.append((at, hunk.old_text, hunk.new_text))
+        swaps.append((at, b"".join(hunk.old), b"".join(hunk.new)))
     return swaps
 
 

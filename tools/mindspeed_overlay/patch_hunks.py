@@ -147,7 +147,7 @@ class HunkReader:
         if (hunk.old and not hunk.old_start) or (hunk.new and not hunk.new_start):
             self._fail("E516", "lines count from 1", line)
         for side in (hunk.old, hunk.new):
-            if not all(text.endswith(b"\n") for text in side[:-1]):
+            if b"".join(side[:-1]).count(b"\n") < len(side) - 1:
                 self._fail("E516", "a 'no newline' marker before the last line", line)
                 return
 

@@ -7,7 +7,7 @@ line. The last line of a file may lack the line feed; a hunk line that lacks it 
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 MODULE_SYMBOL = "<module>"
@@ -59,32 +59,23 @@ class Hunk:
         lines: each with its ' ', '+' or '-' and its line end.
         symbol: dotted name of the innermost function or class of the pristine file that encloses
             every edited line, or "<module>".
+        old: the lines that must stand in the file.
+        new: the lines that stand there afterwards.
     """
 
     old_start: int
     new_start: int
     lines: tuple[bytes, ...]
     symbol: str
+    old: list[bytes] = field(init=False, repr=False, compare=False)
+    new: list[bytes] = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def old(self) -> list[bytes]:
-        """The lines that must stand in the file."""
-        return [line[1:] for line in self.lines if line[:1] != b"+"]
-
-    @cached_property
-    def new(self) -> list[bytes]:
-        """The lines that stand there afterwards."""
-        return [line[1:] for line in self.lines if line[:1] != b"-"]
-
-    @cached_property
-    def old_text(self) -> bytes:
-        """The old lines as one text."""
-        return b"".join(self.old)
-
-    @cached_property
-    def new_text(self) -> bytes:
-        """The new lines as one text."""
-        return b"".join(self.new)
+    def __post_init__(self) -> None:
+        # Every hunk needs both, several times; this is the cheapest way to have them.
+        old = [line[1:] for line in self.lines if line[:1] != b"+"]
+        new = [line[1:] for line in self.lines if line[:1] != b"-"]
+        object.__setattr__(self, "old", old)
+        object.__setattr__(self, "new", new)
 
     @property
     def old_index(self) -> int:
