@@ -284,7 +284,10 @@ def test_content_is_not_touched_by_the_users_settings(
         '[filter "evil"]\n\tsmudge = tr a-z A-Z\n\trequired = true\n'
         "[init]\n\ttemplateDir = /nonexistent\n\tdefaultObjectFormat = sha256\n"
         "[fetch]\n\tprune = true\n\tfsckObjects = true\n[gc]\n\tauto = 1\n"
+        "[protocol]\n\tversion = 0\n"
     )
+    # Without the tag everything is fetched, and references are written: hooks could run.
+    run_git(upstream.repository, "tag", "-d", TAG)
     check_core(open_git(upstream, f"file://{upstream.repository}"))
     assert open_git(upstream, tree="full").files["megatron/legacy/model.py"] == b"old = True\r\n"
     assert not (tmp_path / "hook-ran").exists()
@@ -314,10 +317,15 @@ def test_the_callers_git_variables_do_not_reach_git(
     assert not (tmp_path / "objects").exists()
 
 
-def test_replaced_objects_of_the_upstream_are_not_believed(upstream: Upstream) -> None:
-    tip = run_git(upstream.repository, "rev-parse", "main")
-    run_git(upstream.repository, "replace", upstream.release.commit, tip)
-    check_core(open_git(upstream))
+def test_replaced_objects_are_not_believed(upstream: Upstream, cache: Path) -> None:
+    first = open_git(upstream)
+    commit = upstream.release.commit
+    kept = cache / "git" / commit
+    other = run_git(kept, "commit-tree", "-m", "evil", f"{commit}:megatron")
+    run_git(kept, "replace", commit, other)
+    assert open_git(upstream, "https://example.invalid/x.git", offline=True) == replace(
+        first, origin=f"git: https://example.invalid/x.git at {commit}"
+    )
 
 
 def test_a_symlink_in_the_repository_is_digested_but_not_packaged(upstream: Upstream) -> None:

@@ -103,7 +103,7 @@ def open_commit(
         return tree
     if offline and not is_local(url):
         message = f"commit {release.commit} is not in the cache, and --offline forbids a fetch"
-        hint = f"run `mindspeed-overlay pin verify {release.tag} --source git` with a network"
+        hint = f"run `mindspeed-overlay pin verify {release.tag} --git nvidia` with a network"
         raise MissingError(Problem(code="E801", message=message, hint=hint))
     with cache.lock(release.commit), cache.scratch() as folder:
         # Another run may have fetched it while this one waited for the lock.
