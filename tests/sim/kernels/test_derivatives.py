@@ -167,6 +167,8 @@ def test_a_bf16_gamma_gets_a_bf16_gradient() -> None:
     x = draw(4, 8, dtype=torch.bfloat16).to("npu").requires_grad_()
     gamma = draw(8, dtype=torch.bfloat16, seed=1).to("npu").requires_grad_()
     torch_npu.npu_rms_norm(x, gamma)[0].sum().backward()
+    assert gamma.grad is not None
+    assert x.grad is not None
     assert gamma.grad.dtype == x.grad.dtype == torch.bfloat16
 
 
@@ -183,6 +185,7 @@ def test_attention_dropout_repeats_its_mask_in_the_gradient(version: int) -> Non
     torch.autograd.backward(out, upstream)
     weights = out.detach()
     assert 0 < int((weights == 0).sum()) < weights.numel()
+    assert value.grad is not None
     assert_near(value.grad.cpu(), (weights.transpose(2, 3) @ upstream).cpu().double())
     torch_npu.npu.manual_seed(3)
     again = attend(query, query, value, 2, "BNSD", keep_prob=0.5)[0]
