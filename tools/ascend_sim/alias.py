@@ -22,6 +22,7 @@ SMALL_BYTES = 1 << 16
 _to_capsule: Callable[[torch.Tensor], object] = torch._C._to_dlpack
 _from_capsule: Callable[[object], torch.Tensor] = torch._C._from_dlpack
 _empty_strided = torch._C._VariableFunctions.empty_strided
+_scalar_tensor = torch._C._VariableFunctions.scalar_tensor
 
 
 def _load_retag() -> Callable[[object, int], int]:
@@ -59,11 +60,23 @@ def to_cpu_on(tensor: torch.Tensor, tag: int, operator: str) -> tuple[torch.Tens
     Raises:
         RuntimeError: the tensor is on another device, and is not a CPU scalar.
     """
-    capsule = _to_capsule(tensor)
+    try:
+        capsule = _to_capsule(tensor)
+    except TypeError:
+        if isinstance(tensor, int | float | complex):
+            return wrap_number(tensor), tag
+        raise
     had = _retag(capsule, HOST_TAG)
     if had != tag:
         tag = _settle_device(tensor, had, tag, operator)
     return _from_capsule(capsule), tag
+
+
+def wrap_number(value: float) -> torch.Tensor:
+    """Return the CPU scalar for a number that the dispatcher has made of a scalar's tensor."""
+    dtypes = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+    result: torch.Tensor = _scalar_tensor(value, dtype=dtypes[type(value)], device="cpu")
+    return result
 
 
 def _freed_storage(tensor: torch.Tensor) -> RuntimeError:

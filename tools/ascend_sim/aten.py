@@ -46,6 +46,14 @@ def _copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False
     return dst
 
 
+@register("_copy_from_and_resize")
+def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+    """What torch_npu's fallback to the CPU writes `out=` results with."""
+    dst.resize_(self.shape)
+    _resolve(dst).copy_(_resolve(self))
+    return dst
+
+
 @register("_to_copy")
 def _to_copy(
     self: torch.Tensor,

@@ -20,8 +20,8 @@ def matmul_backward(
     """
     left = self.unsqueeze(0) if self.dim() == 1 else self
     right = other.unsqueeze(1) if other.dim() == 1 else other
-    out = grad.unsqueeze(-2) if self.dim() == 1 else grad
-    out = out.unsqueeze(-1) if other.dim() == 1 else out
+    out = grad.unsqueeze(-1) if other.dim() == 1 else grad
+    out = out.unsqueeze(-2) if self.dim() == 1 else out
     grad_left = grad_right = None
     if mask[0]:
         grad_left = torch.matmul(out, right.mT).sum_to_size(left.shape).reshape(self.shape)

@@ -21,6 +21,7 @@ read off the schema once, when the operator is first called. For `add.out` the t
 
 import keyword
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -28,13 +29,15 @@ import torch
 from ascend_sim import alias, rng
 
 _HOST = torch.device("cpu")
+_TAKES_NUMBERS = ("add", "sub", "mul", "div", "floor_divide", "true_divide")
+"""Operators whose tensor arguments may be Python numbers, in PyTorch's own argument parser."""
 _Schema = Any
 """A torch._C.FunctionSchema; the class has no type stubs."""
 _Argument = Any
 
 
 def make_kernel(
-    schema: _Schema, call: Callable[..., Any], *, seeded: bool = False
+    schema: _Schema, call: Callable[..., Any], *, seeded: bool = False, guarded: bool = False
 ) -> Callable[..., Any]:
     """Return the device kernel of a schema.
 
@@ -42,6 +45,7 @@ def make_kernel(
         schema: the operator's schema.
         call: what computes on the CPU aliases: a CPU operator or a reference kernel.
         seeded: the operator draws random numbers without having a generator argument.
+        guarded: the device of the arguments is current while `call` runs.
     """
     name = name_operator(schema)
     lines = [f"def kernel({_write_parameters(schema.arguments)}):", " _tag = 0"]
@@ -50,9 +54,11 @@ def make_kernel(
     device = _write_device(schema.arguments)
     if _has(schema, "generator"):
         lines.append(f" _h_generator = _take_generator({device}, generator)")
-    lines += _write_call(schema, device=device, seeded=seeded)
+    lines += _write_call(schema, device=device, seeded=seeded, guarded=guarded)
     lines.append(f" return {_write_return(schema, device)}")
     scope = {**_HELPERS, "_call": call, "_name": name, "_defaults": _collect_defaults(schema)}
+    if name.partition("::")[2].partition(".")[0].rstrip("_") in _TAKES_NUMBERS:
+        scope["_number"] = lambda value: value
     exec(compile("\n".join(lines), f"<ascend_sim {name}>", "exec"), scope)
     kernel: Callable[..., Any] = scope["kernel"]
     return kernel
@@ -110,6 +116,11 @@ def _write_conversion(argument: _Argument, arguments: Sequence[_Argument]) -> li
                 f" else: {target}, _tag = _alias_out({local}, _tag, _name)",
             ]
         return [f" {target}, _tag = _alias_out({local}, _tag, _name)"]
+    if kind == "Tensor" and argument.name == "other":
+        return [  # `x + 1`: the dispatcher turns the tensor of a Python number into a number
+            f" if {local}.__class__ in _numbers: {target} = _number({local})",
+            f" else: {target}, _tag = _alias({local}, _tag, _name)",
+        ]
     if kind == "Tensor":
         return [f" {target}, _tag = _alias({local}, _tag, _name)"]
     if kind == "Optional[Tensor]":
@@ -143,10 +154,12 @@ def _write_device(arguments: Sequence[_Argument]) -> str:
     return "(_tag >> 32 if _tag else _index(None))"
 
 
-def _write_call(schema: _Schema, *, device: str, seeded: bool) -> list[str]:
+def _write_call(schema: _Schema, *, device: str, seeded: bool, guarded: bool) -> list[str]:
     call = f"_result = _call({', '.join(_write_passed(a) for a in schema.arguments)})"
     if seeded:
         return [f" with _borrow_default({device}):", f"  {call}"]
+    if guarded:
+        return [f" with _on_device({device}):", f"  {call}"]
     outs = _find_outs(schema)
     if not outs:
         return [f" {call}"]
@@ -238,6 +251,14 @@ def find_index(device: torch.device | None) -> int:
     return torch.npu.current_device()
 
 
+_NOTHING: AbstractContextManager[Any] = nullcontext()
+
+
+def on_device(index: int) -> AbstractContextManager[Any]:
+    """Return a context in which device `index` is current."""
+    return _NOTHING if torch.npu.current_device() == index else torch.npu.device(index)
+
+
 _HELPERS: dict[str, Any] = {
     "_alias": alias.to_cpu_on,
     "_alias_list": alias_list,
@@ -249,5 +270,8 @@ _HELPERS: dict[str, Any] = {
     "_index": find_index,
     "_take_generator": rng.take_generator,
     "_borrow_default": rng.borrow_default,
+    "_on_device": on_device,
     "_host": _HOST,
+    "_number": alias.wrap_number,
+    "_numbers": (int, float, bool, complex),
 }

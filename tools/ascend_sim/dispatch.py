@@ -63,10 +63,15 @@ KEPT_ASCEND = frozenset(
         "get_npu_format",
         "get_storage_size",
         "npu_change_data_ptr",
+        "npu_format_cast.Tensor",
+        "npu_format_cast",  # calls _npu_format_cast, which has a kernel and the gradient
         "unsafe_empty_with_format",
     }
 )
 """`npu::` operators whose torch_npu kernel needs no chip."""
+
+WHOLE = frozenset({"mse_loss", "smooth_l1_loss"})
+"""Structured operators whose composition warns: their `out=` form resizes before it reduces."""
 
 ASCEND_NAMESPACES = ("npu", "atb", "npu_custom_dist")
 
@@ -113,8 +118,9 @@ def _list_overloads(namespace: str) -> dict[str, Any]:
 
 
 def _register_aten(supported: list[str]) -> None:
-    from ascend_sim import aten, aten_backward  # noqa: F401  (the second registers with the first)
+    from ascend_sim import aten, aten_composite
 
+    importlib.import_module("ascend_sim.aten_backward")  # adds to aten.KERNELS
     library, composites, schemas = (
         _open_library("aten"),
         _find_composites(),
@@ -135,6 +141,9 @@ def _register_aten(supported: list[str]) -> None:
             _implement(library, name, _LazyKernel("aten", name))
     for name in aten.KERNELS.keys() - set(supported):
         _implement(library, name, aten.KERNELS[name])
+    for name, composition in aten_composite.KERNELS.items():
+        for key in (DEVICE_KEY, f"Autograd{DEVICE_KEY}"):
+            library.impl(name, composition, key, allow_override=True)
 
 
 def _with_out_forms(
@@ -163,8 +172,9 @@ def _selects_backend(schema: Any) -> bool:
 
 
 def _is_better_whole(name: str) -> bool:
-    """Return whether one CPU call over a list beats PyTorch's loop over its tensors."""
-    return name.startswith("_foreach_") and name.partition(".")[0].endswith("_")
+    """Return whether one CPU call beats the composition, as over a list of tensors."""
+    base = name.partition(".")[0]
+    return base in WHOLE or (base.startswith("_foreach_") and base.endswith("_"))
 
 
 def _implement(library: torch.library.Library, name: str, kernel: Callable[..., Any]) -> None:
@@ -208,7 +218,10 @@ def make_refusal(operator: str) -> Callable[..., Any]:
 
 
 def _register_reference_kernels(with_kernel: list[str]) -> None:
+    from ascend_sim import formats
+
     importlib.import_module("ascend_sim.kernels")
+    importlib.import_module("ascend_sim.formula_kernels")
     for namespace in ASCEND_NAMESPACES:
         library, schemas = _open_library(namespace), _list_overloads(namespace)
         for full_name in with_kernel:
@@ -217,10 +230,14 @@ def _register_reference_kernels(with_kernel: list[str]) -> None:
                 continue
             _implement(library, name, make_refusal(full_name))
         if namespace == "npu":
+            for name, function in formats.KERNELS.items():
+                _implement(library, name, function)
             for name, kernel in KERNELS.items():
+                if name in formats.KERNELS:
+                    continue
                 if name not in schemas:
                     raise ValueError(f"npu::{name} has a reference kernel but no schema")
-                _implement(library, name, make_kernel(schemas[name], kernel.function))
+                _implement(library, name, make_kernel(schemas[name], kernel.function, guarded=True))
 
 
 def describe_operators() -> Iterable[str]:

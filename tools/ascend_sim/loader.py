@@ -5,10 +5,12 @@ import ctypes
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -104,7 +106,9 @@ def install(settings: Settings) -> None:
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     try:
         import torch  # noqa: F401  (first, without loading backends)
-        import torch_npu  # noqa: F401
+
+        with _without_cann_notice():
+            import torch_npu  # noqa: F401
     finally:
         if autoload is None:
             os.environ.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
@@ -113,11 +117,25 @@ def install(settings: Settings) -> None:
     register_kernels()
 
 
+@contextmanager
+def _without_cann_notice() -> Iterator[None]:
+    """Drop torch_npu's line on standard output about ASCEND_HOME_PATH."""
+    text = io.StringIO()
+    try:
+        with redirect_stdout(text):
+            yield
+    finally:
+        for line in text.getvalue().splitlines():
+            if "ASCEND_HOME_PATH environment variable is not set" not in line:
+                print(line)
+
+
 def register_kernels() -> None:
-    """Register the kernels with the imported torch_npu."""
-    from ascend_sim import dispatch
+    """Register the kernels with the imported torch_npu, and carry `hccl` groups."""
+    from ascend_sim import dispatch, distributed
 
     dispatch.register()
+    distributed.install()
 
 
 class _Loader(importlib.abc.Loader):
@@ -132,7 +150,8 @@ class _Loader(importlib.abc.Loader):
         return self.inner.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        self.inner.exec_module(module)
+        with _without_cann_notice():
+            self.inner.exec_module(module)
         register_kernels()
 
 

@@ -18,17 +18,21 @@ _STEP = 4
 
 
 def draw(
-    device: torch.device | int, generator: torch.Generator | None = None, *, count: int = _STEP
+    device: torch.device | int | None = None,
+    generator: torch.Generator | None = None,
+    *,
+    count: int = _STEP,
 ) -> tuple[int, int]:
     """Take the next (seed, offset) of a generator and advance its offset.
 
     Args:
-        device: the simulated device or its index.
+        device: the simulated device or its index; None means the current one, which in a reference
+            kernel is the device of its arguments.
         generator: a device generator; None means the device's default one.
         count: how far to advance at least, rounded up to a multiple of four.
     """
     if generator is None:
-        index = device if isinstance(device, int) else device.index
+        index = device.index if isinstance(device, torch.device) else device
         generator = torch.npu.default_generators[
             torch.npu.current_device() if index is None else index
         ]
