@@ -101,7 +101,10 @@ def attend(
     blank = torch.isinf(scores).all(-1, keepdim=True)
     weights = torch.softmax(torch.where(blank, torch.zeros_like(scores), scores), -1)
     weights = torch.where(blank, torch.zeros_like(weights), weights)
-    top = scores.detach().amax(-1) if keys.shape[1] else scores.new_zeros(scores.shape[:2])
+    if not scores.shape[-1]:
+        nothing = scores.new_full(scores.shape[:2], -torch.inf)
+        return torch.einsum("nqk,nkd->nqd", weights, values), nothing, nothing
+    top = scores.detach().amax(-1)
     total = torch.exp(scores.detach() - top.unsqueeze(-1)).sum(-1)
     if sink is not None:
         weights = weights[..., :-1]

@@ -143,6 +143,33 @@ def test_rows_that_see_nothing_give_zero_and_no_gradient() -> None:
     assert not gradients[0][:, :, 1].any()
 
 
+def test_default_mode_defines_the_blank_rows_its_band_foresees() -> None:
+    kept = kept_matrix(0, 5, 7, pre=9, next=-2)
+    assert not kept[0].any()
+    band: dict[str, Any] = {"pre_tockens": 9, "next_tockens": -2}
+    check(Case(), [{"kept": kept}] * 2, atten_mask=~kept, **band)
+
+
+@pytest.mark.parametrize(
+    ("mode", "lengths"), [(7, [(3, 4), (2, 5), (0, 3)]), (8, [(2, 0), (3, 4), (2, 5)])]
+)
+def test_the_band_of_a_cut_sequence_skips_empty_ones(
+    mode: int, lengths: list[tuple[int, int]]
+) -> None:
+    options = []
+    for number, size in enumerate(lengths):
+        of_band: dict[str, Any] = {"pre": 5, "next": 0, "first": number == 1, "last": number == 1}
+        options.append({"kept": kept_matrix(mode, *size, **of_band)})
+    check(
+        Case("TND", lengths),
+        options,
+        atten_mask=compressed_mask(mode),
+        sparse_mode=mode,
+        pre_tockens=5,
+        next_tockens=0,
+    )
+
+
 def make_mask(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.bool)
 

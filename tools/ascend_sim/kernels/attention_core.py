@@ -98,7 +98,8 @@ def _blocks(shape: AttentionShape, sequence: Sequence) -> Iterator[_Block]:
 
 def _grouped(block: _Block, x: Tensor) -> Tensor:
     """[heads, rows, w] as [kv heads, group * rows, w]: the queries that share a key head."""
-    return x.reshape(block.num_kv_heads, -1, x.shape[-1])
+    kv_heads = block.num_kv_heads
+    return x.reshape(kv_heads, x.shape[0] // kv_heads * x.shape[1], x.shape[2])
 
 
 def _scores(problem: Problem, block: _Block, query: Tensor, key: Tensor) -> Tensor:

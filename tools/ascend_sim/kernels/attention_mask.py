@@ -9,8 +9,8 @@ With i the query, j the key position, Sq queries, Skv keys (of one sequence), ke
     4 band          -pre <= j - (i + Skv - Sq) <= next
     5 prefix        what the mask leaves, which must lie in  mode 3 or j < prefix[b]
     6 prefix        mode 3 or j < prefix[b]
-    7 TND           mode 3, the last sequence mode 4
-    8 TND           mode 2, the first sequence mode 4
+    7 TND           mode 3, the last sequence with queries mode 4
+    8 TND           mode 2, the first sequence with keys mode 4
 
 In a mask, true means masked OUT. Modes 0, 1 and 5 take the full mask. Modes 2, 3, 4, 7 and 8 take
 the compressed one, 2048 x 2048 with ones above the diagonal, mode 6 one of 3072 x 2048. On the
@@ -38,14 +38,18 @@ COMPUTE_INVALID_ROWS = 2
 
 @dataclass(frozen=True)
 class Masking:
-    """The checked mask of one call; `mask` is bool, full, and None where a rule decides alone."""
+    """The checked mask of one call.
+
+    `mask` is bool and full, None where a rule decides alone. `banded` are the indices of sequences
+    that modes 4, 7 and 8 treat as a band.
+    """
 
     mode: int
     mask: Tensor | None
     pre: int
     next: int
     prefix: tuple[int, ...]
-    num_sequences: int
+    banded: frozenset[int]
 
     def keep(self, sequence: Sequence, heads: slice, rows: slice) -> Tensor | None:
         """Kept scores of query rows `rows`: bool [1 or heads, rows, Skv], None when all are."""
@@ -79,8 +83,7 @@ def _band(distance: Tensor, pre: int, next: int) -> Tensor:
 def _rule(masking: Masking, sequence: Sequence, distance: Tensor) -> Tensor:
     """Kept scores by rule, bool [rows, Skv], from j - i."""
     mode, shift = masking.mode, sequence.num_keys - sequence.num_queries
-    first, last = sequence.index == 0, sequence.index == masking.num_sequences - 1
-    if mode == 4 or (mode == 7 and last) or (mode == 8 and first):
+    if sequence.index in masking.banded:
         return _band(distance - shift, masking.pre, masking.next)
     if mode in (2, 8):
         return distance <= 0
@@ -121,12 +124,13 @@ def parse_masking(
             "mode and attends everywhere"
         )
         require(operator, sparse_mode == 0, rule)
-        return Masking(0, None, pre, next, (), len(shape.sequences))
+        return Masking(0, None, pre, next, (), frozenset())
     rule = f"atten_mask must be bool or uint8, not {atten_mask.dtype}"
     require(operator, atten_mask.dtype in (torch.bool, torch.uint8), rule)
     entries = tuple(prefix or ()) if sparse_mode in (5, 6) else ()
     mask = atten_mask.bool() if sparse_mode in _FULL_MODES else None
-    masking = Masking(sparse_mode, mask, pre, next, entries, len(shape.sequences))
+    banded = _find_banded(shape, sparse_mode)
+    masking = Masking(sparse_mode, mask, pre, next, entries, banded)
     if sparse_mode in (5, 6):
         _check_prefix(operator, shape, entries)
     if mask is not None:
@@ -135,6 +139,18 @@ def parse_masking(
         _check_compressed(operator, sparse_mode, atten_mask)
         _check_bands(operator, shape, masking)
     return masking
+
+
+def _find_banded(shape: AttentionShape, mode: int) -> frozenset[int]:
+    """The sequences that are a band: mode 4 all, 7 the last, 8 the first that is not empty."""
+    everyone = [s.index for s in shape.sequences]
+    if mode == 7:
+        with_queries = [s.index for s in shape.sequences if s.num_queries > 0]
+        return frozenset(with_queries[-1:] or everyone[-1:])
+    if mode == 8:
+        with_keys = [s.index for s in shape.sequences if s.num_keys > 0]
+        return frozenset(with_keys[:1] or everyone[:1])
+    return frozenset(everyone if mode == 4 else ())
 
 
 def _check_prefix(operator: str, shape: AttentionShape, prefix: tuple[int, ...]) -> None:
@@ -163,13 +179,22 @@ def _check_full(
                 if masking.mode == 0
                 else "the mask keeps scores outside the right-down triangle and the prefix",
             )
-        blank = bool(masked.all(-1).any())
-        require(operator, not (blank and shape.layout == "TND"), "TND takes no fully masked row")
+        if not bool(masked.all(-1).any()):
+            continue
+        require(operator, shape.layout != "TND", "TND takes no fully masked row")
         rule = (
-            "a row of the mask keeps nothing; the device defines such rows only with "
-            "inner_precise=2"
+            "a row of the mask keeps nothing; unless pre_tockens, next_tockens or prefix say so, "
+            "the device defines such rows only with inner_precise=2"
         )
-        require(operator, not blank or inner_precise == COMPUTE_INVALID_ROWS, rule)
+        defined = inner_precise == COMPUTE_INVALID_ROWS or _foresees_blank_rows(masking, sequence)
+        require(operator, defined, rule)
+
+
+def _foresees_blank_rows(masking: Masking, sequence: Sequence) -> bool:
+    """Whether the device sees from the arguments that rows may keep nothing, and handles them."""
+    if masking.mode == 0:
+        return masking.next < 0 or masking.pre + sequence.num_keys < sequence.num_queries
+    return 0 in masking.prefix
 
 
 def _limit(masking: Masking, sequence: Sequence) -> Tensor | None:
@@ -226,8 +251,7 @@ def _as_words(mask: Tensor) -> Tensor:
 def _check_bands(operator: str, shape: AttentionShape, masking: Masking) -> None:
     """The limits on pre_tockens and next_tockens where a sequence is a band."""
     pre, next, mode = masking.pre, masking.next, masking.mode
-    first, last = shape.sequences[0], shape.sequences[-1]
-    banded = {4: list(shape.sequences), 7: [last], 8: [first]}.get(mode, [])
+    banded = [s for s in shape.sequences if s.index in masking.banded]
     for sequence in banded:
         if sequence.num_queries == 0 or sequence.num_keys == 0:
             continue
@@ -235,8 +259,9 @@ def _check_bands(operator: str, shape: AttentionShape, masking: Masking) -> None
         meets = pre + next >= 0 and -pre < sequence.num_queries and -next < sequence.num_keys
         require(operator, meets, rule)
     if len(shape.sequences) > 1 and mode == 7:
-        rule = f"sparse_mode 7 needs pre_tockens >= {last.num_keys} and next_tockens <= 0"
-        require(operator, pre >= last.num_keys and next <= 0, rule)
+        keys = banded[0].num_keys
+        rule = f"sparse_mode 7 needs pre_tockens >= {keys} and next_tockens <= 0"
+        require(operator, pre >= keys and next <= 0, rule)
     if len(shape.sequences) > 1 and mode == 8:
-        rule = f"sparse_mode 8 needs pre_tockens >= {first.num_keys}"
-        require(operator, pre >= first.num_keys, rule)
+        keys = banded[0].num_keys
+        require(operator, pre >= keys, f"sparse_mode 8 needs pre_tockens >= {keys}")
