@@ -53,8 +53,11 @@ def test_a_format_cast_keeps_the_values() -> None:
     for out in outs:
         assert torch.equal(out, x)
         assert out.data_ptr() != x.data_ptr()
-    with pytest.raises(RuntimeError, match="999 is not an aclFormat"):
-        cast.format_cast(x, 999)
+    assert cast.format_cast_in_place(x, outs[0]) is x
+    assert cast.format_cast_in_place_to(x, 29) is x
+    for call in (cast.format_cast, cast.format_cast_in_place_to):
+        with pytest.raises(RuntimeError, match="999 is not an aclFormat"):
+            call(x, 999)
 
 
 def test_the_overflow_flag_never_rises() -> None:

@@ -1,7 +1,8 @@
 """Casts: of the dtype, and of the storage format, which the simulated device does not have.
 
-Operators: npu_dtype_cast in its forms, and the private format casts that torch_npu's public ones
-call. Values do not depend on the format, so a format cast is a copy.
+Operators: npu_dtype_cast in its forms, the in-place format casts, and the private ones that
+torch_npu's own npu_format_cast calls. Values do not depend on the format: a format cast is a copy,
+in place it does nothing, and the format reported afterwards is the base format.
 """
 
 import torch
@@ -57,8 +58,12 @@ def dtype_cast_(input: Tensor, src: Tensor) -> Tensor:
     return input
 
 
-def _cast_format(input: Tensor, acl_format: int) -> Tensor:
+def _check_format(acl_format: int) -> None:
     require("npu_format_cast", acl_format in _FORMATS, f"{acl_format} is not an aclFormat")
+
+
+def _cast_format(input: Tensor, acl_format: int) -> Tensor:
+    _check_format(acl_format)
     return input.clone()
 
 
@@ -84,3 +89,32 @@ def format_cast_input_dtype(
 ) -> Tensor:
     """As `format_cast`; both dtypes choose the tile width of the private format only."""
     return _cast_format(input, acl_format)
+
+
+@kernel("npu_format_cast_", document="torch_npu-npu_format_cast_")
+def format_cast_in_place(
+    input: Tensor,
+    src: Tensor,
+    *,
+    customize_dtype: int | None = None,
+    input_dtype: int | None = None,
+) -> Tensor:
+    """Take the format of `src`: `input` as it is."""
+    return input
+
+
+@kernel("npu_format_cast_.acl_format", document="torch_npu-npu_format_cast_")
+def format_cast_in_place_to(
+    input: Tensor,
+    acl_format: int,
+    *,
+    customize_dtype: int | None = None,
+    input_dtype: int | None = None,
+) -> Tensor:
+    """Take a format: `input` as it is.
+
+    Raises:
+        RuntimeError: `acl_format` is no format of CANN's.
+    """
+    _check_format(acl_format)
+    return input
