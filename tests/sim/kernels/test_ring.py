@@ -26,7 +26,7 @@ def run(
             "actual_seq_kvlen": lengths,
             "softmax_layout": softmax_layout,
         }
-    return list(npu_fusion_attention(query, key, value, 4, layout, scale=0.5, **arguments)[:3])
+    return list(npu_fusion_attention(query, key, value, 4, layout, scale=0.1, **arguments)[:3])
 
 
 def blocks(layout: str, dtype: torch.dtype) -> tuple[Tensor, list[Tensor], list[Tensor]]:
@@ -34,7 +34,7 @@ def blocks(layout: str, dtype: torch.dtype) -> tuple[Tensor, list[Tensor], list[
     if layout == "SBH":
         query, shape = draw(5, 2, 12, dtype=dtype), (7, 2, 12)
     else:
-        query, shape = draw(8, 4, 3, dtype=dtype), (8, 4, 3)
+        query, shape = draw(8, 4, 64, dtype=dtype), (8, 4, 64)
     keys = [draw(*shape, dtype=dtype, seed=s) for s in (1, 2)]
     return query, keys, [draw(*shape, dtype=dtype, seed=s) for s in (3, 4)]
 
@@ -88,7 +88,7 @@ def test_block_gradients_with_merged_statistics_add_up() -> None:
             dy,
             4,
             "SBH",
-            scale_value=0.5,
+            scale_value=0.1,
             softmax_max=top,
             softmax_sum=total,
             attention_in=out,
@@ -118,7 +118,7 @@ def test_a_block_that_saw_nothing_leaves_the_other_unchanged() -> None:
 
 
 OUT, STATS = torch.ones(5, 2, 12), torch.ones(2, 4, 5, 8)
-VARLEN_OUT, VARLEN_STATS = torch.ones(8, 4, 3), torch.ones(8, 4, 8)
+VARLEN_OUT, VARLEN_STATS = torch.ones(8, 4, 64), torch.ones(8, 4, 8)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,8 @@ VARLEN_OUT, VARLEN_STATS = torch.ones(8, 4, 3), torch.ones(8, 4, 8)
         (OUT.double(), STATS, {}, "float16, bfloat16 or float32"),
         (OUT[:4], STATS, {}, "do not belong to the output"),
         (VARLEN_OUT, VARLEN_STATS, {"input_layout": "TND"}, "TND needs actual_seq_qlen"),
+        (VARLEN_OUT[..., :8], VARLEN_STATS, {"input_layout": "TND"}, "D a multiple of 64"),
+        (VARLEN_OUT[:3], VARLEN_STATS, {"input_layout": "TND"}, "do not belong to the output"),
         (
             VARLEN_OUT,
             VARLEN_STATS,

@@ -17,6 +17,7 @@ from ascend_sim.kernels.rules import require
 from ascend_sim.registry import kernel
 
 _NAME = "npu_ring_attention_update"
+_WIDTH_MULTIPLE, _MAX_WIDTH, _MAX_HEADS = 64, 768, 256
 
 
 def _check(out: Tensor, stats: Tensor, layout: str, softmax_layout: str) -> None:
@@ -35,6 +36,10 @@ def _check(out: Tensor, stats: Tensor, layout: str, softmax_layout: str) -> None
         fits = fits and width % stats.shape[1] == 0
     else:
         fits = tuple(stats.shape[:2]) == tuple(out.shape[:2])
+        heads, width = out.shape[1:]
+        rule = f"TND needs D a multiple of {_WIDTH_MULTIPLE} up to {_MAX_WIDTH}, not {width}"
+        require(_NAME, width % _WIDTH_MULTIPLE == 0 and 0 < width <= _MAX_WIDTH, rule)
+        require(_NAME, heads <= _MAX_HEADS, f"TND takes at most {_MAX_HEADS} heads, not {heads}")
     rule = f"statistics {tuple(stats.shape)} do not belong to the output {tuple(out.shape)}"
     require(_NAME, fits, rule)
 
@@ -71,7 +76,7 @@ def _weight_per_token(
     return torch.cat(parts).unsqueeze(-1)
 
 
-@kernel("npu_ring_attention_update", document="_op_plugin_docs.py: npu_ring_attention_update")
+@kernel("npu_ring_attention_update", document="aclnnRingAttentionUpdateV2.md")
 def npu_ring_attention_update(
     prev_attn_out: Tensor,
     prev_softmax_max: Tensor,
@@ -87,7 +92,8 @@ def npu_ring_attention_update(
     """(out, softmax_max, softmax_sum) of both key sets together.
 
     Args:
-        prev_attn_out: SBH [S, B, N * D] or TND [T, N, D]; `cur_attn_out` alike.
+        prev_attn_out: SBH [S, B, N * D] or TND [T, N, D], there with D a multiple of 64;
+            `cur_attn_out` alike.
         prev_softmax_max: float32 [B, N, S, 8], TND [T, N, 8]; the other statistics alike.
         actual_seq_qlen: TND only: int64, cumulative WITH a leading 0, which npu_fusion_attention's
             has not.

@@ -1,7 +1,8 @@
 """npu_scaled_masked_softmax and its gradient: softmax(mask(scale * x)) over the last dim.
 
-A masked score becomes -10000, as in Megatron's unfused softmax: next to any kept score its weight
-is zero in float32, and a row with nothing kept becomes uniform.
+A masked score becomes -10000, as in the accuracy checker Huawei gives out for this operator and in
+Megatron's unfused softmax: next to a kept score its weight is zero in float32, and a row with
+nothing kept becomes uniform.
 """
 
 import torch
@@ -29,7 +30,10 @@ def _full_mask(operator: str, x: Tensor, mask: Tensor, fixed_triu_mask: bool) ->
     rule = f"mask {tuple(mask.shape)} does not broadcast to x {tuple(x.shape)}"
     require(operator, fits, rule)
     if fixed_triu_mask:
-        mask = mask | mask.new_ones(x.shape[2:]).triu(1)
+        # The generated mask takes the place of the given one, which must not be lost silently.
+        empty = not bool(mask.any())
+        require(operator, empty, "fixed_triu_mask ignores the mask: give one without a true entry")
+        mask = mask.new_ones(x.shape[2:]).triu(1)
     return mask.expand(x.shape)
 
 
@@ -43,8 +47,8 @@ def npu_scaled_masked_softmax(
         x: [N, C, H, W], H and W multiples of 32 in [32, 4096].
         mask: bool, broadcastable to x; true masks out.
         scale: factor of x.
-        fixed_triu_mask: also mask above the diagonal. The newer documents call it unfinished on the
-            device; the one in the wheel describes it so.
+        fixed_triu_mask: mask above the diagonal, in place of `mask`, which must then be all false.
+            The newer documents call it unfinished; the one in the wheel describes it so.
     """
     operator = "npu_scaled_masked_softmax"
     require_float(operator, x=x)
