@@ -1,7 +1,7 @@
 """Ascend features of a patched Megatron, in the layout that Ascend users know.
 
-This package comes with a megatron-core that was built by mindspeed-overlay. The features themselves
-are in Megatron's own files and are chosen by its configuration; importing this package does nothing.
+This package comes with a megatron-core that was built by mindspeed-overlay. The features are in
+Megatron's own files and are chosen by its configuration; importing this package does nothing.
 """
 
 from pathlib import Path

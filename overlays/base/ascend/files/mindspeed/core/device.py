@@ -1,9 +1,8 @@
 """Prepare the Ascend device when `megatron.core` is imported.
 
 Megatron says `torch.cuda` everywhere. torch_npu's own `transfer_to_npu` makes those names mean the
-NPU, and must be imported before Megatron binds them. This module finds out whether to do so, without
-the device runtime: a question to the runtime would fix the visible devices, which frameworks choose
-later.
+NPU, and must be imported before Megatron binds them. This module finds out whether to do so without
+the device runtime: asking that would fix the visible devices, which frameworks choose later.
 """
 
 import os
@@ -26,7 +25,7 @@ def has_npu() -> bool:
     A process that has imported torch_npu already counts too: that is how simulated devices, and
     programs that choose the device themselves, show up.
     """
-    return "torch_npu" in sys.modules or os.path.exists(DEVICE_FILE)
+    return "torch_npu" in sys.modules or os.path.exists(DEVICE_FILE)  # noqa: PTH110 (no pathlib here)
 
 
 def prepare_device() -> bool:
@@ -54,7 +53,8 @@ def prepare_device() -> bool:
             raise
         warnings.warn(
             f"{DEVICE_FILE} says that this machine has an NPU, but torch_npu is not installed in "
-            f"this environment: Megatron will not use the NPU. Install torch_npu, or set {SWITCH}=0",
+            "this environment: Megatron will not use the NPU. Install torch_npu, or set "
+            f"{SWITCH}=0",
             RuntimeWarning,
             stacklevel=2,
         )

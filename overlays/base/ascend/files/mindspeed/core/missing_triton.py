@@ -21,7 +21,8 @@ class MissingKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise ImportError(
-            f"{self.__module__}.{self.__qualname__} is a Triton kernel, and Triton is not installed",
+            f"{self.__module__}.{self.__qualname__} is a Triton kernel, "
+            "and Triton is not installed",
             name="triton",
         )
 
@@ -31,7 +32,9 @@ class MissingKernel:
 class Config:
     """One choice of an autotuned kernel, with the attributes that host code reads."""
 
-    def __init__(self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 2, **rest: Any):
+    def __init__(
+        self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 2, **rest: Any
+    ):
         self.kwargs = kwargs
         self.num_warps = num_warps
         self.num_stages = num_stages

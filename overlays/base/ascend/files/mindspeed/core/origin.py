@@ -33,9 +33,9 @@ def check_origin() -> None:
     ]
     if foreign:
         raise RuntimeError(
-            f"this run imports {', '.join(foreign)}, which hides the Megatron with Ascend features in "
-            f"{root}. A Megatron-LM checkout beside the script or on PYTHONPATH does that: remove it "
-            "from sys.path, or use the scripts of a build with `--tree full`. "
+            f"this run imports {', '.join(foreign)}, which hides the Megatron with Ascend features "
+            f"in {root}. A Megatron-LM checkout beside the script or on PYTHONPATH does that: "
+            "remove it from sys.path, or use the scripts of a build with `--tree full`. "
             "`mindspeed-overlay verify --installed` shows where each package comes from"
         )
 

@@ -1,4 +1,4 @@
-"""The names of `megatron.core.extensions.transformer_engine`, also where TransformerEngine is absent.
+"""The names of `megatron.core.extensions.transformer_engine`, also without TransformerEngine.
 
 Core 0.12 imports that module without a guard in places that have a way without TransformerEngine.
 Here each name is upstream's own where TransformerEngine imports, and otherwise a class that may be
@@ -13,7 +13,8 @@ class _MissingName(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
         raise ImportError(
-            f"{cls.__name__} needs TransformerEngine, which is not installed", name="transformer_engine"
+            f"{cls.__name__} needs TransformerEngine, which is not installed",
+            name="transformer_engine",
         )
 
     def __getattr__(cls, name: str) -> NoReturn:

@@ -132,8 +132,8 @@ def check_fused_swiglu(config: Any) -> None:
     for field, off, why in (
         ("activation_func_clamp_value", None, "the operator does not clamp"),
         ("glu_linear_offset", 0.0, "the operator adds no offset"),
-        ("use_te_activation_func", False, "TransformerEngine's activation would run instead"),
-        ("use_transformer_engine_op_fuser", False, "TransformerEngine's fused MLP would run instead"),
+        ("use_te_activation_func", False, "TransformerEngine would compute it instead"),
+        ("use_transformer_engine_op_fuser", False, "TransformerEngine would compute it instead"),
     ):
         value = getattr(config, field, off)
         if value is not None and value != off:
@@ -151,7 +151,7 @@ def require_fused_swiglu(config: Any) -> None:
     try:
         import torch_npu
     except ImportError as error:
-        raise RuntimeError(f"{_OPTION} needs torch_npu, which cannot be imported: {error}") from error
+        raise RuntimeError(f"{_OPTION} needs torch_npu, which fails to import: {error}") from error
     if not torch_npu.npu.is_available():
         raise RuntimeError(f"{_OPTION} needs an NPU, and torch_npu finds none on this machine")
     if not hasattr(torch_npu, "npu_swiglu"):
