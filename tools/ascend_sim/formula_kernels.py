@@ -8,6 +8,7 @@ derivative of the aten operator, which the docstring writes out.
 import torch
 from torch import Tensor
 
+from ascend_sim.aten_backward import matmul_backward
 from ascend_sim.registry import kernel
 
 _DOCUMENT = "derivative of the aten operator"
@@ -118,3 +119,30 @@ def fft_c2r_backward(grad: Tensor, dim: list[int], normalization: int) -> Tensor
     if mirrored > 0:
         result.narrow(dim[-1], 1, mirrored).mul_(2)
     return result
+
+
+@kernel("matmul_double_backward", document=_DOCUMENT)
+def matmul_double_backward(
+    grad_self: Tensor | None,
+    grad_other: Tensor | None,
+    grad_out: Tensor,
+    input: Tensor,
+    other: Tensor,
+    mask: list[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Derivative of both gradients of `input @ other`, weighted with `grad_self`, `grad_other`.
+
+    Returns:
+        for grad_out: grad_self @ other + input @ grad_other; for input: that of
+        `input @ grad_other`; for other: that of `grad_self @ other`.
+    """
+    to_out = to_input = to_other = None
+    if grad_self is not None:
+        to_out = torch.matmul(grad_self, other)
+        to_other = matmul_backward(grad_out, grad_self, other, [False, True])[1]
+    if grad_other is not None:
+        product = torch.matmul(input, grad_other)
+        to_out = product if to_out is None else to_out + product
+        to_input = matmul_backward(grad_out, input, grad_other, [True, False])[0]
+    results = (to_out, to_input, to_other)
+    return tuple(r if wanted else None for r, wanted in zip(results, mask, strict=True))  # type: ignore[return-value]
