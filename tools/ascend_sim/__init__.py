@@ -5,9 +5,14 @@ autograd formulas, meta functions, the caching allocator and the `torch.npu` API
 own. See docs/simulated-ascend.md.
 """
 
+from typing import TYPE_CHECKING
+
 from ascend_sim.errors import NoKernelError, SimulatorError
 
-__all__ = ["NoKernelError", "SimulatorError", "install", "is_installed"]
+if TYPE_CHECKING:
+    from ascend_sim.comm_log import Traffic
+
+__all__ = ["NoKernelError", "SimulatorError", "install", "is_installed", "traffic"]
 
 
 def install(
@@ -40,3 +45,10 @@ def is_installed() -> bool:
     from ascend_sim import loader
 
     return loader.Runtime.library is not None
+
+
+def traffic() -> "list[Traffic]":
+    """What this rank sent since the start: calls and bytes by group and collective."""
+    from ascend_sim import comm_log
+
+    return comm_log.traffic()

@@ -23,6 +23,7 @@ from typing import Any
 from ascend_sim.ranks import Call, Target
 
 _PR_SET_PDEATHSIG = 1
+_kept: list[Any] = []  # the store serves slower ranks after this one has its result
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,14 @@ def run_rank(place: RankPlace, connection_fd: int, released_fd: int, listener_fd
 
 def _call(call: Call, place: RankPlace, listener_fd: int) -> bytes:
     os.environ.update(place.environment())
-    store = _meet(place, listener_fd, call) if "torch" in sys.modules or call.backend else None
+    if "torch" in sys.modules or call.backend:
+        _kept.append(_meet(place, listener_fd, call))
     if call.backend:
         _join(call, place)
     function: Any = _load(call.target)
     for name in call.target.qualname.split("."):
         function = getattr(function, name)
-    result = pickle.dumps(_to_host(function(*call.args, **dict(call.kwargs))))
-    del store
-    return result
+    return pickle.dumps(_to_host(function(*call.args, **dict(call.kwargs))))
 
 
 def _meet(place: RankPlace, listener_fd: int, call: Call) -> Any:

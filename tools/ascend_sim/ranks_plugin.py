@@ -36,6 +36,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         pytest.fail(f"ranks takes one number and {sorted(_KEYWORDS)}, not {marker}", pytrace=False)
     options: dict[str, Any] = {"preload": ranks.DEFAULT_PRELOAD, "path": (), **marker.kwargs}
     server = ranks.server(preload=options.pop("preload"), path=options.pop("path"))
+    failure = None
     try:
         server.run(
             ranks.Target.of(pyfuncitem.obj, rewrite_asserts=True),
@@ -44,7 +45,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             **options,
         )
     except ranks.RankError as error:
-        pytest.fail(str(error), pytrace=False)
+        failure = str(error)
+    if failure is not None:
+        pytest.fail(failure, pytrace=False)
     return True
 
 
