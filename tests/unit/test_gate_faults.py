@@ -147,7 +147,7 @@ FAULTS: dict[str, tuple[list[Edit], list[tuple[str, str, str]]]] = {
     ),
     "a removed function that others call through the module": (
         [(STATE, "def get_tensor_model_parallel_group", "def get_tp_group")],
-        [("E607", MODEL, "build"), ("E607", MLP, "MLP.__init__")],
+        [("E606", MODEL, "build"), ("E606", MLP, "MLP.__init__")],
     ),
     "a removed function that others take with a star import": (
         [
@@ -229,6 +229,33 @@ FAULTS: dict[str, tuple[list[Edit], list[tuple[str, str, str]]]] = {
             )
         ],
         [("E605", MLP, "MLP.__init__")],
+    ),
+    "a call through an alias of the module": (
+        [
+            (
+                MODEL,
+                "mpu.get_tensor_model_parallel_group()",
+                "mpu.get_tensor_model_parallel_group(1, 2)",
+            )
+        ],
+        [("E605", MODEL, "build")],
+    ),
+    "a call through an alias of a class method": (
+        [
+            (
+                NEW,
+                "",
+                """
+            class Tool:
+                @classmethod
+                def make(cls, size): ...
+
+            build = Tool.make
+            build()
+        """,
+            )
+        ],
+        [("E605", NEW, "<module>")],
     ),
     "a keyword-only parameter given by position": (
         [
@@ -328,7 +355,7 @@ FAULTS: dict[str, tuple[list[Edit], list[tuple[str, str, str]]]] = {
             ),
             (MLP, "self._scale(hidden_states, per_token_scale)", "hidden_states"),
         ],
-        [("E607", MODEL, "GatedMLP.forward")],
+        [("E606", MODEL, "GatedMLP.forward")],
     ),
     "a parameter put in the middle of a signature": (
         [

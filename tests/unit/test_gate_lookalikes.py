@@ -41,6 +41,14 @@ LOOKALIKES: dict[str, list[Edit]] = {
         (SPECS, "def get_te_spec(num_experts=None,", "def get_te_spec(config, num_experts=None,"),
         (MODEL, "get_te_spec(8, True)", "get_te_spec(config, 8, True)"),
     ],
+    "two parameters swapped with their arguments": [
+        (
+            SPECS,
+            "def get_te_spec(num_experts=None, qk_layernorm=False):",
+            "def get_te_spec(qk_layernorm=False, num_experts=None):",
+        ),
+        (MODEL, "get_te_spec(8, True)", "get_te_spec(True, 8)"),
+    ],
     "a renamed parameter given by position": [
         (SPECS, "def get_te_spec(num_experts=None,", "def get_te_spec(num_experts_global=None,"),
         (
@@ -343,6 +351,16 @@ LOOKALIKES: dict[str, list[Edit]] = {
                 def again(cls):
                     cls.make(3)
                     return cls.use(cls(), 1)
+
+            make, use, add = Tool.make, Tool.use, Tool.add
+            build = Tool.make
+            apply = Tool.use
+            build(4)
+            apply(Tool(), 1)
+            again = build
+            again(5)
+            size = len
+            size([1])
         """,
         ),
     ],

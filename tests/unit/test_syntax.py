@@ -3,7 +3,16 @@
 from textwrap import dedent
 
 import pytest
-from mindspeed_overlay.syntax import MODULE, Call, Import, Module, Parameter, parse_module
+
+from mindspeed_overlay.syntax import (
+    MODULE,
+    Call,
+    Import,
+    Module,
+    Parameter,
+    parse_module,
+    parse_outline,
+)
 
 
 def parse(source: str) -> Module:
@@ -201,10 +210,10 @@ def test_calls_know_their_arguments_and_scope() -> None:
                 f(1)(2).h(3)
     """)
 
-    def call(callee: str, line: int, symbol: str, num: int = 1) -> Call:
+    def call(callee: str, line: int, symbol: str, *positional: str) -> Call:
         return Call(
             callee=callee,
-            num_positional=num,
+            positional=positional,
             keywords=(),
             has_star_args=False,
             has_star_kwargs=False,
@@ -213,21 +222,21 @@ def test_calls_know_their_arguments_and_scope() -> None:
         )
 
     assert module.calls == (
-        call("wrap", 1, MODULE),
-        call("default", 2, MODULE),
+        call("wrap", 1, MODULE, "1"),
+        call("default", 2, MODULE, "2"),
         Call(
             callee="g.h",
-            num_positional=2,
+            positional=("a", "3"),
             keywords=("k", "l"),
             has_star_args=True,
             has_star_kwargs=True,
             line=3,
             symbol="f",
         ),
-        call("make", 6, "C"),
-        call("super().__init__", 8, "C.__init__"),
-        call("super", 8, "C.__init__", 0),
-        call("f", 10, "C.__init__"),
+        call("make", 6, "C", "(x for x in y)"),
+        call("super().__init__", 8, "C.__init__", "1"),
+        call("super", 8, "C.__init__"),
+        call("f", 10, "C.__init__", "1"),
     )
 
 
@@ -292,6 +301,14 @@ def test_a_module_that_makes_names_at_run_time_is_dynamic() -> None:
     assert parse("globals()['x'] = 1").is_dynamic
     assert not parse("def f(): return globals()").is_dynamic
     assert not parse("class C:\n    def __getattr__(self, n): ...").is_dynamic
+
+
+def test_an_outline_leaves_function_bodies_out() -> None:
+    data = dedent(LAYER).lstrip("\n").encode()
+    outline, whole = parse_outline(data), parse_module(data)
+    assert outline.by_qualname.keys() == whole.by_qualname.keys() - {"MLP.forward.inner"}
+    assert outline.top_level == whole.top_level
+    assert outline.calls == ()
 
 
 def test_an_import_without_a_name_binds_the_first_part() -> None:

@@ -57,7 +57,7 @@ def find_misfits(resolver: Resolver, path: str) -> Iterator[Finding]:
                 continue  # the import that should bring it is reported
             about = f"{call.callee}:{target.name}"
             message = f"{target.module} binds no name {target.name}, called as {call.callee}"
-            yield Finding("E607", message, about, call.line, call.symbol)
+            yield Finding("E606", message, about, call.line, call.symbol)
         elif target is not None:
             reason = explain_misfit(target.signature, call, num_bound=target.num_bound)
             if reason:
@@ -121,7 +121,7 @@ def _instance_class(module: str, parsed: Module, scope: str, head: str) -> Defin
             is_first = bool(parameters) and parameters[0].name == head
             once = len({b.line for b in bound}) == len(parsed.by_qualname[scope]) == len(bound)
             fits = head == "super()" or (is_first and once)
-            return Definition(module, classes[0]) if fits else None
+            return Definition(module, classes[0].qualname, classes[0]) if fits else None
         if bound:
             return None
         scope = scope.rpartition(".")[0]
@@ -143,9 +143,7 @@ def _as_callable(found: Definition, *, through: str) -> Contract | None:
     kinds = {_last_name(d) for d in symbol.decorators}
     if not kinds <= _TRANSPARENT or "abstractmethod" in kinds:
         return None
-    bound = (through == "self" and "staticmethod" not in kinds) or (
-        through in ("cls", "class") and "classmethod" in kinds
-    )
+    bound = "classmethod" in kinds or (through == "self" and "staticmethod" not in kinds)
     if symbol.name in ("__new__", "__init_subclass__", "__class_getitem__"):
         return None
     return Contract(symbol.qualname, found.module, symbol.signature, int(bound))
@@ -167,7 +165,7 @@ def _autograd_apply(resolver: Resolver, owner: Definition) -> Contract | None:
     if forward is None or {_last_name(d) for d in forward.symbol.decorators} != {"staticmethod"}:
         return None
     signature = forward.symbol.signature
-    name = f"{owner.symbol.qualname}.forward"
+    name = f"{owner.qualname}.forward"
     return Contract(name, forward.module, signature, 1) if signature is not None else None
 
 
@@ -179,9 +177,9 @@ def _constructor(resolver: Resolver, owner: Definition) -> Contract | None:
         if not isinstance(entry, Definition) or entry.symbol.class_keywords:
             return None
         parsed = resolver.index.parse(entry.module)
-        if parsed is None or "__new__" in parsed.bindings.get(entry.symbol.qualname, {}):
+        if parsed is None or "__new__" in parsed.bindings.get(entry.qualname, {}):
             return None
-    name = owner.symbol.qualname
+    name = owner.qualname
     if _is_dataclass(resolver, owner):
         signature = _dataclass_signature(resolver, line)
         return Contract(name, owner.module, signature, 0) if signature is not None else None
@@ -202,7 +200,7 @@ def _owner_of(line: Line, method: Definition) -> Definition:
         e
         for e in line
         if isinstance(e, Definition)
-        and (e.module, e.symbol.qualname) == (method.module, method.symbol.parent)
+        and (e.module, e.qualname) == (method.module, method.symbol.parent)
     )
 
 
@@ -224,7 +222,7 @@ def _dataclass_signature(resolver: Resolver, line: Line) -> Signature | None:
         if entry is None or not _is_dataclass(resolver, entry):
             return None
         parsed = resolver.index.parse(entry.module)
-        if parsed is None or "__init__" in parsed.bindings.get(entry.symbol.qualname, {}):
+        if parsed is None or "__init__" in parsed.bindings.get(entry.qualname, {}):
             return None
         if re.search(r"\b(init|kw_only)\s*=", entry.symbol.decorators[0]):
             return None
@@ -248,9 +246,9 @@ def find_shifts(before: Resolver, after: Resolver, path: str) -> Iterator[Findin
     """
     module = module_name(path)
     old, new = (parse_module(r.index.files[path]) for r in (before, after))
-    known = {(c.callee, c.symbol, c.num_positional, c.keywords): c for c in old.calls}
+    known = {(c.callee, c.symbol, c.positional, c.keywords): c for c in old.calls}
     for call in new.calls:
-        earlier = known.get((call.callee, call.symbol, call.num_positional, call.keywords))
+        earlier = known.get((call.callee, call.symbol, call.positional, call.keywords))
         origin = find_target(before, module, old, earlier) if earlier is not None else None
         if not isinstance(origin, Contract):
             continue
@@ -262,7 +260,7 @@ def find_shifts(before: Resolver, after: Resolver, path: str) -> Iterator[Findin
                 yield Finding("E605", message, f"{call.callee}: {shift}", call.line, call.symbol)
         elif target is None and _lacks_method(after, module, new, call):
             message = f"{origin.name} is gone, called as {call.callee}"
-            yield Finding("E607", message, call.callee, call.line, call.symbol)
+            yield Finding("E606", message, call.callee, call.line, call.symbol)
 
 
 def _explain_shift(origin: Contract, target: Contract, call: Call) -> str:

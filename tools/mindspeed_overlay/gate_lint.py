@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ _UNSURE = re.compile(r"`(\w+)` may be undefined")
 _TIMEOUT_S = 120
 
 
-def lint_modules(sources: Sequence[bytes], *, python: str) -> list[list[Finding]]:
-    """What ruff finds in each source, in the order given.
+def run_linter(sources: Sequence[bytes], *, python: str) -> list[dict[str, Any]]:
+    """Ruff's own entries on all sources, from one process; may run in a thread.
 
     Args:
         sources: texts of modules; they are written to a temporary folder under neutral names.
@@ -42,7 +42,13 @@ def lint_modules(sources: Sequence[bytes], *, python: str) -> list[list[Finding]
     with tempfile.TemporaryDirectory(prefix="mindspeed-overlay-gate-") as folder:
         for number, source in enumerate(sources):
             (Path(folder) / f"m{number}.py").write_bytes(source)
-        entries = _run_ruff(folder, python=python)
+        return _run_ruff(folder, python=python)
+
+
+def read_findings(
+    entries: Iterable[dict[str, Any]], sources: Sequence[bytes]
+) -> list[list[Finding]]:
+    """The findings in each source, in the order of the sources."""
     found: list[list[Finding]] = [[] for _ in sources]
     for entry in entries:
         number = int(Path(entry["filename"]).stem.removeprefix("m"))

@@ -6,31 +6,65 @@ and whatever inherits from such a class or renames such a name on import. Parame
 default break nobody, so most patches reach nothing.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from mindspeed_overlay.module_index import ModuleIndex, module_name
 from mindspeed_overlay.signatures import is_compatible
-from mindspeed_overlay.syntax import MODULE, Module, Parameter, Signature, Symbol, parse_module
+from mindspeed_overlay.syntax import (
+    MODULE,
+    Module,
+    Parameter,
+    Signature,
+    Symbol,
+    parse_module,
+)
+from mindspeed_overlay.tree import Files
 
 
-def find_reached(
-    before: ModuleIndex, after: ModuleIndex, changed: Collection[str]
-) -> dict[str, frozenset[str]]:
-    """Untouched modules that may be broken, each with the changed paths that may have done it."""
-    causes: dict[str, frozenset[str]] = {}
+@dataclass(frozen=True)
+class Reach:
+    """What a change of some modules can break.
+
+    Attributes:
+        names: names no longer given in the same way, each with the changed paths that did it.
+        modules: untouched modules that mention such a name, likewise.
+    """
+
+    files: Files
+    names: Mapping[str, frozenset[str]]
+    modules: Mapping[str, frozenset[str]]
+
+    def mentions(self, path: str) -> bool:
+        """Whether a module mentions any of the names."""
+        data = self.files[path]
+        return any(name.encode() in data for name in self.names)
+
+    def blame(self, path: str, touched: Mapping[str, tuple[str, ...]]) -> list[str]:
+        """The overlays that changed a module or, for an untouched one, what it depends on."""
+        causes = sorted(self.modules.get(path, {path}))
+        return [*dict.fromkeys(i for cause in causes for i in touched.get(cause, ()))]
+
+
+def find_reach(before: ModuleIndex, after: ModuleIndex, changed: Collection[str]) -> Reach:
+    """The names and untouched modules that changes of some paths can break."""
+    names: dict[str, frozenset[str]] = {}
     for path in changed:
         if path in before.files:
-            for name in _broken_names(before.files[path], after.files.get(path), path):
-                causes[name] = causes.get(name, frozenset()) | {path}
-    return _spread(after, causes, frozenset(changed)) if causes else {}
+            module = module_name(path)
+            for name in _broken_names(before.outline(module), after.parse(module), module):
+                names[name] = names.get(name, frozenset()) | {path}
+    modules = _spread(after, names, frozenset(changed)) if names else {}
+    return Reach(after.files, names, modules)
 
 
-def _broken_names(before: bytes, after: bytes | None, path: str) -> Iterator[str]:
-    if after is None:
-        yield module_name(path).rpartition(".")[2]
+def _broken_names(old: Module | None, new: Module | None, module: str) -> Iterator[str]:
+    if old is None or new is None:
+        yield module.rpartition(".")[2]
         return
-    old, new = parse_module(before), parse_module(after)
-    yield from old.top_level.keys() - new.top_level.keys()
+    # Line 0 marks a name that functions declare global, guessed from text alone.
+    bound = {name for name, bindings in old.top_level.items() if bindings[0].line}
+    yield from bound - new.top_level.keys()
     for qualname, symbols in old.by_qualname.items():
         changed = new.by_qualname.get(qualname, ())
         same = len(symbols) == len(changed) and all(map(_keeps_contract, symbols, changed))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from mindspeed_overlay.syntax import Import, Module, parse_module
+from mindspeed_overlay.syntax import Import, Module, parse_module, parse_outline
 from mindspeed_overlay.tree import Files
 
 ROOTS = ("megatron", "mindspeed")
@@ -63,10 +63,25 @@ class ModuleIndex:
                     folder = folder.rpartition("/")[0]
         return frozenset(found)
 
+    @cached_property
+    def _whole(self) -> set[str]:
+        """Paths that were parsed whole, so that no outline of them is made as well."""
+        return set()
+
     def parse(self, module: str) -> Module | None:
         """The structure of a module of the tree; None where there is no source of it."""
         path = self.paths.get(module)
-        return parse_module(self.files[path]) if path is not None else None
+        if path is None:
+            return None
+        self._whole.add(path)
+        return parse_module(self.files[path])
+
+    def outline(self, module: str) -> Module | None:
+        """The same without function bodies; enough to know what a module gives to others."""
+        path = self.paths.get(module)
+        if path is None or path in self._whole:
+            return self.parse(module)
+        return parse_outline(self.files[path])
 
     def presence(self, module: str) -> Presence:
         """Whether the tree holds a module; `elsewhere` for what this tree can't answer for."""
@@ -103,7 +118,7 @@ class ModuleIndex:
             return False
         if self.submodule(module, name):
             return True
-        parsed = self.parse(module)
+        parsed = self.outline(module)
         if parsed is None:
             return module not in self.paths and not self._is_namespace(module)
         bindings = parsed.top_level.get(name, ())
@@ -121,14 +136,14 @@ class ModuleIndex:
 
     def star_sources(self, module: str) -> list[str]:
         """The modules whose names a module takes with `import *`, in its own scope."""
-        parsed = self.parse(module)
+        parsed = self.outline(module)
         imports = parsed.imports if parsed is not None else ()
         path = self.paths.get(module, "")
         return [self.absolute(path, i) for i in imports if i.name == "*"]
 
     def exports(self, module: str, name: str) -> bool:
         """Whether a star import of a module would take a name, if the module binds it."""
-        parsed = self.parse(module)
+        parsed = self.outline(module)
         if parsed is not None and parsed.all_names is not None:
             return name in parsed.all_names
         # A computed __all__ may hold anything.

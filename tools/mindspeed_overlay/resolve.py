@@ -5,7 +5,7 @@ computed base class: unknown.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from mindspeed_overlay.module_index import ModuleIndex
@@ -23,10 +23,11 @@ class InModule:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A function or class of the tree."""
+    """A function or class of the tree; what is equal is the place, not the text."""
 
     module: str
-    symbol: Symbol
+    qualname: str
+    symbol: Symbol = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Resolver:
         if len(bindings) > 1 or first.kind != "definition":
             return None
         symbols = parsed.by_qualname.get(join(scope, name), ())
-        return Definition(module, symbols[0]) if len(symbols) == 1 else None
+        return Definition(module, symbols[0].qualname, symbols[0]) if len(symbols) == 1 else None
 
     def _imported(self, module: str, found: Import, *, hops: int) -> Target:
         source = self.index.absolute(self.index.paths[module], found)
@@ -141,7 +142,7 @@ class Resolver:
                 return self._member(module, name, hops=0)
             case Outside(dotted):
                 return Outside(f"{dotted}.{name}")
-            case Definition(_, symbol) if symbol.kind == "class":
+            case Definition(symbol=symbol) if symbol.kind == "class":
                 return self.find_method(target, name)
             case _:
                 return None
@@ -158,7 +159,7 @@ class Resolver:
         return self._members[key]
 
     def _find_member(self, module: str, name: str, hops: int) -> Target:
-        parsed = self.index.parse(module)
+        parsed = self.index.outline(module)
         bindings = parsed.top_level.get(name, ()) if parsed is not None else ()
         if parsed is not None and bindings:
             return self._bound(module, parsed, MODULE, name, bindings, hops=hops)
@@ -172,7 +173,7 @@ class Resolver:
 
     def line_of(self, target: Definition) -> Line:
         """A class and its bases in method resolution order; None stands for an unknown one."""
-        key = (target.module, target.symbol.qualname)
+        key = (target.module, target.qualname)
         if key not in self._lines:
             self._lines[key] = [None]  # a class that is its own ancestor
             bases = [self._base(target, text) for text in target.symbol.bases]
@@ -194,13 +195,13 @@ class Resolver:
         """
         line = self.line_of(owner)
         for entry in line:
-            if isinstance(entry, Definition) and {name, "*"} & entry.symbol.attributes:
+            if isinstance(entry, Definition) and {name, "*"} & self._attributes(entry):
                 return None
         for entry in line[skip:]:
             if not isinstance(entry, Definition):
                 return None
             parsed = self.index.parse(entry.module)
-            qualname = entry.symbol.qualname
+            qualname = entry.qualname
             bindings = parsed.bindings.get(qualname, {}).get(name, ()) if parsed else ()
             if parsed is not None and bindings:
                 found = self._bound(entry.module, parsed, qualname, name, bindings, hops=0)
@@ -210,8 +211,13 @@ class Resolver:
     def may_bind(self, owner: Definition, name: str) -> bool:
         """Whether the text of one class, without its bases, may give it an attribute."""
         parsed = self.index.parse(owner.module)
-        names = parsed.bindings.get(owner.symbol.qualname, {}) if parsed is not None else {}
-        return bool({name, "__getattr__"} & names.keys() or {name, "*"} & owner.symbol.attributes)
+        names = parsed.bindings.get(owner.qualname, {}) if parsed is not None else {}
+        return bool({name, "__getattr__"} & names.keys() or {name, "*"} & self._attributes(owner))
+
+    def _attributes(self, owner: Definition) -> frozenset[str]:
+        parsed = self.index.parse(owner.module)
+        symbols = parsed.by_qualname.get(owner.qualname, ()) if parsed is not None else ()
+        return frozenset().union(*(symbol.attributes for symbol in symbols))
 
 
 def _import_key(found: Import) -> tuple[str, int, str]:

@@ -10,9 +10,9 @@ def explain_misfit(signature: Signature, call: Call, *, num_bound: int = 0) -> s
         num_bound: parameters that are already given: 1 for `self` of a bound method.
     """
     positional = signature.positional()[num_bound:]
-    if call.num_positional > len(positional) and not signature.has_varargs:
-        return f"takes {len(positional)} positional arguments, {call.num_positional} given"
-    given = {p.name for p in positional[: call.num_positional]}
+    if len(call.positional) > len(positional) and not signature.has_varargs:
+        return f"takes {len(positional)} positional arguments, {len(call.positional)} given"
+    given = {p.name for p in positional[: len(call.positional)]}
     known = {p.name for p in _keywords(signature, positional)}
     for keyword in call.keywords:
         if keyword in given & known:
@@ -71,7 +71,7 @@ def find_shift(before: Signature, after: Signature, call: Call, *, num_bound: in
     """
     old, new = (s.positional()[num_bound:] for s in (before, after))
     new_names = [p.name for p in new]
-    for position, parameter in enumerate(old[: call.num_positional]):
+    for position, parameter in enumerate(old[: len(call.positional)]):
         if parameter.name in new_names and new_names[position] != parameter.name:
             return (
                 f"gives positional argument {position + 1} to {new_names[position]},"

@@ -5,6 +5,7 @@ parses, and broken text gives the structure of what is whole. Whether text is le
 is not decided here but by the gate's linter.
 """
 
+import re
 from functools import lru_cache
 
 import tree_sitter_python
@@ -37,8 +38,10 @@ __all__ = [
     "Span",
     "Symbol",
     "parse_module",
+    "parse_outline",
 ]
 
+_GLOBAL = re.compile(rb"^[ \t]+global[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t\r]*(?:#|$)", re.MULTILINE)
 _PARSER = Parser(Language(tree_sitter_python.language()))
 
 
@@ -47,13 +50,30 @@ def parse_module(data: bytes) -> Module:
     """The structure of one module; cached by content for the life of the process.
 
     Args:
-        data: source in any encoding that keeps ASCII, LF or CRLF line ends (lines are what
+        data: source in any encoding that keeps ASCII, with LF or CRLF line ends (lines are what
             patches count: a lone CR doesn't end one). Bytes that are not UTF-8 appear replaced in
             names and don't disturb anything else.
     """
+    return _parse(data, outline=False)
+
+
+@lru_cache(maxsize=2048)
+def parse_outline(data: bytes) -> Module:
+    """The same without what stands in function bodies, in two thirds of the time.
+
+    What functions bind in the module by `global` is kept; attributes, calls, and definitions and
+    imports inside functions are missing.
+    """
+    return _parse(data, outline=True)
+
+
+def _parse(data: bytes, *, outline: bool) -> Module:
     root = _PARSER.parse(data).root_node
-    walk = Walk()
+    walk = Walk(outline=outline)
     walk.run(root)
+    if outline:
+        for names in _GLOBAL.findall(data):
+            walk.bind_globals(names.decode(errors="replace").replace(",", " ").split())
     return Module(
         symbols=walk.build_symbols(),
         bindings={

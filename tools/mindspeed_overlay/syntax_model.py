@@ -118,10 +118,10 @@ class Import:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a dotted name (also `super().name`)."""
+    """One call of a dotted name (also `super().name`); `positional` is source text."""
 
     callee: str
-    num_positional: int
+    positional: tuple[str, ...]
     keywords: tuple[str, ...]
     has_star_args: bool
     has_star_kwargs: bool

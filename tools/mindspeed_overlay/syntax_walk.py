@@ -30,6 +30,12 @@ _TYPE_CHECKING = re.compile(r"(\w+\.)?TYPE_CHECKING")
 _CALLEE = re.compile(r"(super\(\)|[^\W\d]\w*)(\.[^\W\d]\w*)*")
 _WRITES_GLOBALS = ("globals", "exec", "vars")
 _INSTANCE = ("self", "cls")
+_LEAVES = frozenset(
+    {
+        *("identifier", "integer", "float", "true", "false", "none", "comment", "ellipsis"),
+        *("string_start", "string_content", "string_end", "pass_statement"),
+    }
+)
 
 
 def _enclosing(scope: str) -> Iterable[str]:
@@ -41,7 +47,8 @@ def _enclosing(scope: str) -> Iterable[str]:
 class Walk:
     """The pass. It keeps a stack of its own: long chains nest deeper than Python can recurse."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, outline: bool) -> None:
+        self._outline = outline
         self.bindings: dict[str, dict[str, list[Binding]]] = {MODULE: {}}
         self.imports: list[Import] = []
         self.calls: list[Call] = []
@@ -53,14 +60,19 @@ class Walk:
         self._globals: set[tuple[str, str]] = set()
 
     def run(self, root: Node) -> None:
+        """Visit everything below a node, in the order of the source."""
         stack: list[Task] = [(root, MODULE, "")]
         while stack:
-            task = node, scope, guard = stack.pop()
-            handler = _HANDLERS.get(node.type)
-            tasks = handler(self, *task) if handler is not None else None
+            node, scope, guard = stack.pop()
+            kind = node.type
+            if kind in _LEAVES:
+                continue
+            handler = _HANDLERS.get(kind)
+            tasks = handler(self, node, scope, guard) if handler is not None else None
             if tasks is None:
-                tasks = [(child, scope, guard) for child in node.named_children]
-            stack += reversed(tasks)
+                stack.extend([(child, scope, guard) for child in reversed(node.named_children)])
+            else:
+                stack.extend(reversed(tasks))
 
     def build_symbols(self) -> tuple[Symbol, ...]:
         """The definitions met, in the order of the source, an outer one before its inner ones."""
@@ -90,6 +102,11 @@ class Walk:
     def _bind(self, scope: str, name: str, binding: Binding) -> None:
         target = MODULE if (scope, name) in self._globals else scope
         self.bindings.setdefault(target, {}).setdefault(name, []).append(binding)
+
+    def bind_globals(self, names: Iterable[str]) -> None:
+        """Bind names in the module that functions declare global and may assign."""
+        for name in names:
+            self._bind(MODULE, name, Binding("value", 0))
 
     def _bind_target(self, scope: str, target: Node | None) -> None:
         for node in identifiers_in(target):
@@ -137,9 +154,11 @@ class Walk:
             self._bind(qualname, parameter.name, Binding("value", line_of(node)))
         self._bind_target(qualname, node.child_by_field_name("type_parameters"))
         heads = (parameters, node.child_by_field_name("superclasses"))
-        body = node.child_by_field_name("body")
         tasks: list[Task] = [(head, scope, guard) for head in heads if head is not None]
-        return tasks + ([(body, qualname, guard)] if body is not None else [])
+        body = node.child_by_field_name("body")
+        if body is None or (self._outline and node.type == "function_definition"):
+            return tasks
+        return [*tasks, (body, qualname, guard)]
 
     def lambda_(self, node: Node, scope: str, guard: Guard) -> None:
         signature = read_signature(node.child_by_field_name("parameters"))
@@ -248,7 +267,7 @@ class Walk:
         self.calls.append(
             Call(
                 callee=callee,
-                num_positional=sum(kind not in named_or_star for kind in kinds),
+                positional=tuple(text_of(n) for n in arguments if n.type not in named_or_star),
                 keywords=read_keyword_names(arguments),
                 has_star_args="list_splat" in kinds,
                 has_star_kwargs="dictionary_splat" in kinds,
