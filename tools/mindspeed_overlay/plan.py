@@ -4,6 +4,7 @@ A selection is closed under `requires`, ordered by the series, and refused in on
 cannot be. Patches whose package the chosen tree does not carry are left out and listed.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from mindspeed_overlay.overlay import Overlay, OverlaySet
 from mindspeed_overlay.pins import Pins, Release
 from mindspeed_overlay.tree import sha256
 
+_TARGET = re.compile(rb"^--- a/(.+)$", re.MULTILINE)
 FORMAT_VERSION = 1
 """Raised when the same inputs would give other wheel bytes."""
 
@@ -35,8 +37,9 @@ class PlannedPatch:
 
     @property
     def target(self) -> str:
-        """The file it edits, from its name: dots are folders, `.patch` is dropped."""
-        return self.name.removesuffix(".patch").replace(".", "/") + ".py"
+        """The file it edits, as its diff says; empty for what is no patch."""
+        match = _TARGET.search(self.data)
+        return match[1].decode("utf-8", "replace").rstrip("\r") if match else ""
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,8 @@ def make_plan(
 
 
 def _carries(tree: str, release: Release, target: str) -> bool:
-    if tree == "full" or target.startswith("megatron/core/"):
+    # What is no patch is planned, so that applying it says what is wrong with it.
+    if tree == "full" or not target or target.startswith("megatron/core/"):
         return True
     return target.startswith("megatron/training/") and release.training
 
