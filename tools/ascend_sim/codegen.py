@@ -37,7 +37,12 @@ _Argument = Any
 
 
 def make_kernel(
-    schema: _Schema, call: Callable[..., Any], *, seeded: bool = False, guarded: bool = False
+    schema: _Schema,
+    call: Callable[..., Any],
+    *,
+    seeded: bool = False,
+    guarded: bool = False,
+    host: Sequence[str] = (),
 ) -> Callable[..., Any]:
     """Return the device kernel of a schema.
 
@@ -46,11 +51,17 @@ def make_kernel(
         call: what computes on the CPU aliases: a CPU operator or a reference kernel.
         seeded: the operator draws random numbers without having a generator argument.
         guarded: the device of the arguments is current while `call` runs.
+        host: tensor arguments that may be on the CPU.
     """
     name = name_operator(schema)
     lines = [f"def kernel({_write_parameters(schema.arguments)}):", " _tag = 0"]
     for argument in schema.arguments:
-        lines += _write_conversion(argument, schema.arguments)
+        converted = _write_conversion(argument, schema.arguments)
+        if argument.name in host and "List" not in str(argument.type):
+            local = _local(argument)
+            lines.append(f" if {local} is not None and {local}.is_cpu: _h_{local} = {local}")
+            converted = [" else:", *[f" {line}" for line in converted]]
+        lines += converted
     device = _write_device(schema.arguments)
     if _has(schema, "generator"):
         lines.append(f" _h_generator = _take_generator({device}, generator)")
@@ -129,7 +140,7 @@ def _write_conversion(argument: _Argument, arguments: Sequence[_Argument]) -> li
             f" else: {target}, _tag = _alias({local}, _tag, _name)",
         ]
     if "Tensor" in kind:
-        free = argument.name in ("indices", "found_inf")
+        free = argument.name == "indices"
         return [f" {target}, _tag = _alias_list({local}, _tag, _name, {free})"]
     return []
 

@@ -20,7 +20,7 @@ import torch
 
 from ascend_sim.codegen import make_kernel
 from ascend_sim.errors import NoKernelError
-from ascend_sim.registry import KERNELS
+from ascend_sim.registry import KERNELS, Kernel
 
 DEVICE_KEY = "PrivateUse1"
 _LIBRARIES: list[torch.library.Library] = []
@@ -237,7 +237,12 @@ def _register_reference_kernels(with_kernel: list[str]) -> None:
                     continue
                 if name not in schemas:
                     raise ValueError(f"npu::{name} has a reference kernel but no schema")
-                _implement(library, name, make_kernel(schemas[name], kernel.function, guarded=True))
+                _implement(library, name, serve(schemas[name], kernel))
+
+
+def serve(schema: Any, kernel: Kernel) -> Callable[..., Any]:
+    """Return the device kernel of a reference kernel."""
+    return make_kernel(schema, kernel.function, guarded=True, host=kernel.host)
 
 
 def describe_operators() -> Iterable[str]:

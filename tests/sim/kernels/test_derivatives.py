@@ -18,9 +18,10 @@ from sim.kernels import dense_attention as dense
 from sim.kernels.numeric import assert_near, draw, gradients
 
 ascend_sim.install()
-import torch_npu  # type: ignore[import-untyped]  # noqa: E402
+import torch_npu  # noqa: E402
 
 Function = Callable[..., Any]
+VERSIONS = {1: "npu_fusion_attention", 2: "npu_fusion_attention_v2", 3: "npu_fusion_attention_v3"}
 
 
 @dataclass(frozen=True)
@@ -175,8 +176,7 @@ def test_a_bf16_gamma_gets_a_bf16_gradient() -> None:
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_attention_dropout_repeats_its_mask_in_the_gradient(version: int) -> None:
     """With V the identity, the output is the dropped weights and dV shows their mask."""
-    names = {1: "npu_fusion_attention", 2: "npu_fusion_attention_v2", 3: "npu_fusion_attention_v3"}
-    attend = getattr(torch_npu, names[version])
+    attend = getattr(torch_npu, VERSIONS[version])
     query = draw(1, 2, 6, 6).to("npu")
     value = torch.eye(6).expand(1, 2, 6, 6).contiguous().to("npu").requires_grad_()
     torch_npu.npu.manual_seed(3)
@@ -194,10 +194,12 @@ def test_attention_dropout_repeats_its_mask_in_the_gradient(version: int) -> Non
     assert not torch.equal(other, out)
 
 
-def test_varlen_attention_on_the_device() -> None:
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_varlen_attention_on_the_device(version: int) -> None:
     query, key, value = (draw(8, 4, 6, seed=s) for s in range(3))
     leaves = [t.to("npu").requires_grad_() for t in (query, key, value)]
-    ends = [3, 8]
+    attend = getattr(torch_npu, VERSIONS[version])
+    ends = torch.tensor([3, 8]) if version == 3 else [3, 8]
 
     def definition(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cut = [t.transpose(0, 1) for t in (q, k, v)]
@@ -207,7 +209,7 @@ def test_varlen_attention_on_the_device() -> None:
         ]
         return dense.pack(parts, "TND")
 
-    out = torch_npu.npu_fusion_attention(
+    out = attend(
         *leaves,
         4,
         "TND",

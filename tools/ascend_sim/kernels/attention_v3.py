@@ -15,6 +15,8 @@ from ascend_sim.kernels.checks import refuse
 from ascend_sim.kernels.rules import require
 from ascend_sim.registry import kernel
 
+_HOST_LENGTHS = ("actual_seq_qlen", "actual_seq_kvlen")
+
 
 def _read_lengths(operator: str, name: str, tensor: Tensor | None) -> list[int] | None:
     """Sequence lengths of v3, an integer tensor of one dim."""
@@ -25,7 +27,9 @@ def _read_lengths(operator: str, name: str, tensor: Tensor | None) -> list[int] 
     return [int(length) for length in tensor.tolist()]
 
 
-@kernel("npu_fusion_attention_v3", document="torch_npu-npu_fusion_attention_v3.md")
+@kernel(
+    "npu_fusion_attention_v3", document="torch_npu-npu_fusion_attention_v3.md", host=_HOST_LENGTHS
+)
 def npu_fusion_attention_v3(
     query: Tensor,
     key: Tensor,
@@ -79,7 +83,11 @@ def npu_fusion_attention_v3(
     return out, top, total, empty, numbers[0], numbers[1]
 
 
-@kernel("npu_fusion_attention_grad_v3", document="torch_npu-npu_fusion_attention_v3.md")
+@kernel(
+    "npu_fusion_attention_grad_v3",
+    document="torch_npu-npu_fusion_attention_v3.md",
+    host=_HOST_LENGTHS,
+)
 def npu_fusion_attention_grad_v3(
     query: Tensor,
     key: Tensor,
