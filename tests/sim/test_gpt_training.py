@@ -1,0 +1,41 @@
+"""An unmodified Megatron GPTModel trains on the simulated device as it does on the CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.trees import COMPARED_RELEASES, Trees
+
+SCRIPT = Path(__file__).with_name("gpt_training.py")
+ROOT = Path(__file__).parents[2]
+
+
+def start(tree: Path, device: str, store: Path) -> "subprocess.Popen[str]":
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "tools"), str(ROOT / "tests")]),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(tree), device, str(store)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def read_losses(process: "subprocess.Popen[str]") -> list[float]:
+    output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors[-4000:]
+    losses: list[float] = json.loads(output.splitlines()[-1])
+    return losses
+
+
+@pytest.mark.parametrize("release", COMPARED_RELEASES)
+def test_five_adamw_steps_equal_the_cpu(release: str, trees: Trees, tmp_path: Path) -> None:
+    tree = trees.pristine(release)
+    host, device = (start(tree, d, tmp_path / d) for d in ("cpu", "npu"))
+    expected, found = read_losses(host), read_losses(device)
+    assert len(expected) == 5
+    assert expected[-1] < expected[0] - 0.5
+    assert found == pytest.approx(expected, rel=2e-6)
