@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,10 +38,8 @@ def overlays(tmp_path: Path) -> OverlaySet:
     return load(tmp_path)
 
 
-def plan(
-    overlays: OverlaySet, tag: str = "core_v2", tree: str = "core", **selection: object
-) -> Plan:
-    chosen = Selection(**selection)  # type: ignore[arg-type]
+def plan(overlays: OverlaySet, tag: str = "core_v2", tree: str = "core", **selection: Any) -> Plan:
+    chosen = Selection(**selection)
     return make_plan(overlays, PINS, PINS.get(tag), selection=chosen, tree=tree)
 
 
@@ -77,7 +76,7 @@ def test_all_leaves_out_what_does_not_serve_the_release_and_says_so(overlays: Ov
     ],
 )
 def test_an_impossible_selection_is_explained_in_one_sentence(
-    overlays: OverlaySet, selection: dict[str, object], sentence: str
+    overlays: OverlaySet, selection: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(DefinitionError) as caught:
         plan(overlays, **selection)
