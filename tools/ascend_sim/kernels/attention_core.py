@@ -109,13 +109,12 @@ def _scores(problem: Problem, block: _Block, query: Tensor, key: Tensor) -> Tens
     scores = scores.view(query.shape[0], query.shape[1], key.shape[1])
     pse = problem.pse
     if pse is not None and pse.added_before_scale:
-        scores = (scores + pse.block(sequence, heads, rows)) * problem.scale
-    else:
-        scores = scores * problem.scale
-        if pse is not None:
-            scores = scores + pse.block(sequence, heads, rows)
-    kept = problem.masking.keep(sequence, heads, rows)
-    return scores if kept is None else scores.masked_fill(~kept, -torch.inf)
+        scores += pse.block(sequence, heads, rows)
+    scores *= problem.scale
+    if pse is not None and not pse.added_before_scale:
+        scores += pse.block(sequence, heads, rows)
+    masked = problem.masking.find_masked(sequence, heads, rows)
+    return scores if masked is None else scores.masked_fill_(masked, -torch.inf)
 
 
 def _dropout_weight(problem: Problem, block: _Block) -> Tensor | None:
@@ -135,18 +134,18 @@ def _sink(problem: Problem, block: _Block) -> Tensor | None:
 
 
 def _softmax(scores: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(p, m, l) over the last dim; m and l are [heads, rows]."""
+    """(p, m, l) over the last dim, in the memory of `scores`; m and l are [heads, rows]."""
     top = scores.amax(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -torch.inf)
     if sink is not None:
         top = torch.maximum(top, sink)
     blank = top == -torch.inf
     top = top.masked_fill(blank, _LOWEST)
-    weights = torch.exp(scores - top.unsqueeze(-1))
+    weights = scores.sub_(top.unsqueeze(-1)).exp_()
     total = weights.sum(-1)
     if sink is not None:
         total = total + torch.exp(sink - top)
     total = total.masked_fill(blank, _HIGHEST)
-    return weights / total.unsqueeze(-1), top, total
+    return weights.div_(total.unsqueeze(-1)), top, total
 
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,7 +165,7 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
             weights, *found = _softmax(scores, _sink(problem, block))
             dropout = _dropout_weight(problem, block)
             if dropout is not None:
-                weights = weights * dropout
+                weights *= dropout
             result = _grouped(block, weights) @ value[block.kv_heads]
             target = views[1][block.heads, block.rows]
             target.copy_(result.view(*weights.shape[:2], -1))
@@ -197,14 +196,14 @@ def attend_backward(
             kv, index = block.kv_heads, (block.heads, block.rows)
             q, g, o = (view[index].float() for view in views[:3])
             m, l = (stat[index][..., :1] for stat in stats)  # noqa: E741
-            p = torch.exp(_scores(problem, block, q, key[kv]) - m) / l
+            p = _scores(problem, block, q, key[kv]).sub_(m).exp_().div_(l)
             dp = (_grouped(block, g) @ value[kv].transpose(1, 2)).view_as(p)
             dropout = _dropout_weight(problem, block)
             if dropout is not None:
-                dp = dp * dropout
+                dp *= dropout
             delta = (g * o).sum(-1, keepdim=True)
-            ds = p * (dp - delta)
-            kept = p if dropout is None else p * dropout
+            ds = dp.sub_(delta).mul_(p)
+            kept = p if dropout is None else p.mul_(dropout)
             dv[kv] += _grouped(block, kept).transpose(1, 2) @ _grouped(block, g)
             dk[kv] += problem.scale * _grouped(block, ds).transpose(1, 2) @ _grouped(block, q)
             dq = problem.scale * _grouped(block, ds) @ key[kv]

@@ -51,14 +51,14 @@ class Masking:
     prefix: tuple[int, ...]
     banded: frozenset[int]
 
-    def keep(self, sequence: Sequence, heads: slice, rows: slice) -> Tensor | None:
-        """Kept scores of query rows `rows`: bool [1 or heads, rows, Skv], None when all are."""
+    def find_masked(self, sequence: Sequence, heads: slice, rows: slice) -> Tensor | None:
+        """Masked scores of query rows `rows`: bool [1 or heads, rows, Skv], None without a mask."""
         if self.mask is not None:
-            return ~_select(self.mask, sequence, heads, rows)
+            return _select(self.mask, sequence, heads, rows)
         if self.mode == 0:
             return None
         offsets = _distance(sequence, rows)
-        return _rule(self, sequence, offsets).unsqueeze(0)
+        return _rule(self, sequence, offsets).logical_not_().unsqueeze(0)
 
 
 def _select(mask: Tensor, sequence: Sequence, heads: slice, rows: slice) -> Tensor:
