@@ -180,6 +180,25 @@ CASES: dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "npu_anti_quant": lambda: call(int8(2, 8), torch.rand(8)),
     "npu_quant_matmul half": lambda: call(int8(2, 4), int8(4, 3), torch.rand(3), output_dtype=5),
     "npu_quant_matmul int8": lambda: call(int8(2, 4), int8(4, 3), torch.rand(1)),
+    "npu_quant_matmul mx": lambda: call(
+        half(2, 100).to(torch.float8_e4m3fn),
+        half(100, 3).to(torch.float8_e4m3fn),
+        torch.full((2, 3, 2), 127, dtype=torch.uint8),
+        pertoken_scale=torch.full((2, 2, 2), 127, dtype=torch.uint8),
+        output_dtype=15,
+        scale_dtype=293,
+        pertoken_scale_dtype=293,
+        group_sizes=[1, 1, 32],
+    ),
+    "npu_add_quant_matmul_": lambda: call(
+        torch.zeros(2, 3),
+        half(64, 2).to(torch.float8_e5m2),
+        half(64, 3).to(torch.float8_e4m3fn),
+        torch.full((1, 3, 2), 127, dtype=torch.uint8),
+        x1_scale=torch.full((1, 2, 2), 127, dtype=torch.uint8),
+        x1_scale_dtype=293,
+        x2_scale_dtype=293,
+    ),
     "npu_weight_quant_batchmatmul": lambda: call(half(2, 4), int8(4, 3), half(3)),
 }
 

@@ -1,7 +1,8 @@
 """Products with int8 matrices: npu_quant_matmul (both int8) and npu_weight_quant_batchmatmul.
 
-Integer products are exact; scaling is float32 and is cast once. Packed int4, fp8, mx and packed
-int64 scales are refused. Follows the torch_npu pages of both operators.
+Integer products are exact; scaling is float32 and is cast once. fp8 operands are taken with mx
+scales (see `mx_matmul`); packed int4 and fp4 operands and packed int64 scales are refused. Follows
+the torch_npu pages of both operators.
 
 Dims: m, k, n as in [m, k] @ [k, n].
 """
@@ -9,6 +10,7 @@ Dims: m, k, n as in [m, k] @ [k, n].
 import torch
 from torch import Tensor
 
+from ascend_sim.kernels.mx_matmul import E8M0_ID, check_operands, multiply_mx
 from ascend_sim.kernels.rules import (
     multiply_in_fp32,
     refuse,
@@ -48,7 +50,11 @@ def quant_matmul(
         pertoken_scale: fp32 [m], with fp16 or bf16 output.
         bias: int32 (before scaling), fp16, bf16 or fp32 (after it).
         output_dtype: id of int8 (default), fp16, or bf16.
-        The other arguments: fp8 and mx modes, not simulated.
+        scale_dtype: the id of e8m0, with `pertoken_scale_dtype`, for mx: x1 [..., m, k] and
+            x2 [..., k, n] fp8, pertoken_scale [..., m, c, 2], scale [..., c, n, 2] of uint8 with
+            c = ceil(k / 64), fp32 bias, fp16, bf16 or fp32 output.
+        group_sizes: with mx, None or [1, 1, 32].
+        The other arguments: further 8-bit and 4-bit modes, not simulated.
 
     Returns:
         [..., m, n].
@@ -58,6 +64,15 @@ def quant_matmul(
         NotImplementedError: a mode without a reference computation.
     """
     name = "npu_quant_matmul"
+    if scale_dtype == E8M0_ID and pertoken_scale_dtype == E8M0_ID:
+        if (
+            x1_dtype is not None
+            or x2_dtype is not None
+            or offset is not None
+            or y_scale is not None
+        ):
+            refuse(name, "mx scales with fp4, an offset or y_scale")
+        return _multiply_mx(name, x1, x2, scale, pertoken_scale, bias, output_dtype, group_sizes)
     ids = (x1_dtype, x2_dtype, pertoken_scale_dtype, scale_dtype)
     if any(dtype is not None for dtype in ids) or group_sizes or y_scale is not None:
         refuse(name, "an fp8 or mx mode")
@@ -94,6 +109,27 @@ def quant_matmul(
     if offset is not None:
         values = values + offset
     return values.round().clamp(-128, 127).to(torch.int8)
+
+
+def _multiply_mx(
+    name: str,
+    x1: Tensor,
+    x2: Tensor,
+    scale: Tensor,
+    pertoken_scale: Tensor | None,
+    bias: Tensor | None,
+    output_dtype: int | None,
+    group_sizes: list[int] | None,
+) -> Tensor:
+    check_operands(name, x1, x2, group_sizes)
+    dtype = resolve_dtype(name, output_dtype, torch.int8)
+    allowed = (*_HALVES, torch.float32)
+    require(name, dtype in allowed, "output_dtype must be float16, bfloat16 or float32 with mx")
+    product = multiply_mx(name, x1, x2, pertoken_scale, scale)
+    if bias is not None:
+        require_dtype(name, "bias with mx", bias, (torch.float32,))
+        product = product + bias
+    return product.to(dtype)
 
 
 @kernel("npu_weight_quant_batchmatmul", document="torch_npu-npu_weight_quant_batchmatmul")
