@@ -29,7 +29,7 @@ def unpack_bits(mask: Tensor, numel: int) -> Tensor:
 
 def draw_seed() -> tuple[int, int]:
     """Take the next (seed, offset) of the current device's default generator."""
-    return rng.draw(torch.npu.current_device())  # type: ignore[attr-defined]
+    return rng.draw()
 
 
 def round_probability(probability: float) -> float:
