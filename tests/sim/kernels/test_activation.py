@@ -1,5 +1,6 @@
 """The activation kernels against torch's own float64 functions and their autograd."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -120,3 +121,36 @@ def test_silu_in_place_and_its_gradient(dtype: torch.dtype) -> None:
     storage = x.data_ptr()
     assert activation.npu_silu_(x).data_ptr() == storage
     assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("shape", "dim"), [((5, 8), -1), ((3, 4, 6), 1), ((2, 3, 6), 2)])
+def test_clipped_swiglu_cuts_off_and_shifts(
+    shape: Shape, dim: int, interleaved: bool, dtype: torch.dtype
+) -> None:
+    x = draw(*shape, dtype=dtype) * 2
+    y = activation.npu_clipped_swiglu(
+        x, dim=dim, alpha=1.5, limit=1.25, bias=0.5, interleaved=interleaved
+    )
+    width = x[(0,) * (dim % x.dim())].numel()
+    found = y.double().flatten().tolist()
+    for number, row in enumerate(x.double().view(-1, width).tolist()):
+        half = width // 2
+        for i in range(half):
+            a, b = (row[2 * i], row[2 * i + 1]) if interleaved else (row[i], row[half + i])
+            a, b = min(a, 1.25), min(max(b, -1.25), 1.25)
+            expected = torch.tensor(a / (1 + math.exp(-1.5 * a)) * (b + 0.5))
+            assert_near(torch.tensor(found[number * half + i]), expected, dtype=dtype)
+
+
+def test_clipped_swiglu_leaves_rows_outside_its_groups_at_zero() -> None:
+    x = draw(5, 8)
+    whole = activation.npu_clipped_swiglu(x)
+    part = activation.npu_clipped_swiglu(x, group_index=torch.tensor([1, 2]))
+    assert torch.equal(part[:3], whole[:3])
+    assert not part[3:].any()
+    with pytest.raises(RuntimeError, match="group_index must be int64"):
+        activation.npu_clipped_swiglu(x, group_index=torch.tensor([1], dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="contiguous, with 2 dims"):
+        activation.npu_clipped_swiglu(x.t())

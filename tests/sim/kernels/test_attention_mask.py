@@ -135,6 +135,16 @@ def test_split_of_a_left_up_sequence_over_two_devices() -> None:
     check(case, options, atten_mask=mask, sparse_mode=8, pre_tockens=4, next_tockens=1)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+def test_a_compressed_mask_may_be_a_view(dtype: torch.dtype) -> None:
+    storage = torch.zeros(2048 * 2049 + 3, dtype=dtype)
+    shifted = storage[3:].narrow(0, 0, 2048 * 2048).view(2048, 2048)
+    strided = storage[: 2048 * 2049].view(2048, 2049)[:, 1:]
+    for view in (shifted, strided):
+        view.copy_(compressed_mask(3))
+        check(Case(), [{"kept": kept_matrix(3, 5, 7)}] * 2, atten_mask=view, sparse_mode=3)
+
+
 def test_rows_that_see_nothing_give_zero_and_no_gradient() -> None:
     mask = torch.zeros(5, 7, dtype=torch.bool)
     mask[1] = True

@@ -66,6 +66,8 @@ def test_gated_activations(x: Tensor, data: st.DataObject) -> None:
     x = torch.cat([x, x], dim)
     y = compare("npu_swiglu", x, dim)
     compare("npu_swiglu_backward", y, x, dim)
+    wide = torch.cat([x, x], -1).unsqueeze(0)
+    compare("npu_clipped_swiglu", wide, dim=-1)
     compare("npu_geglu", x, dim, data.draw(st.sampled_from([0, 1])))
 
 

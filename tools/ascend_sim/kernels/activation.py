@@ -206,3 +206,51 @@ def npu_silu_backward(grad_output: Tensor, x0: Tensor, x1: Tensor) -> Tensor:
     require_float(operator, grad_output=grad_output, x0=x0)
     require_same_shape(operator, grad_output=grad_output, x0=x0, x1=x1)
     return (grad_output.float() * _silu_slope(x0.float())).to(grad_output.dtype)
+
+
+@kernel("npu_clipped_swiglu", document="torch_npu-npu_clipped_swiglu.md")
+def npu_clipped_swiglu(
+    x: Tensor,
+    *,
+    group_index: Tensor | None = None,
+    dim: int = -1,
+    alpha: float = 1.702,
+    limit: float = 7.0,
+    bias: float = 1.0,
+    interleaved: bool = True,
+) -> Tensor:
+    """A sigmoid(alpha A) (B + bias) with A cut off above, B at both sides; no gradient is defined.
+
+    Args:
+        x: at least 2 dims, contiguous, even along `dim`. The dims from `dim` on are one row.
+        group_index: int64 [groups], rows of each group; rows past their sum are zero here, and
+            whatever was in memory on the device.
+        dim: the halved dimension.
+        alpha: slope of the sigmoid.
+        limit: A <= limit, -limit <= B <= limit.
+        bias: added to B.
+        interleaved: A and B are the even and odd elements of a row, else its two halves.
+
+    Returns:
+        `x` with half the size along `dim`, same dtype.
+    """
+    operator = "npu_clipped_swiglu"
+    require_float(operator, x=x)
+    require(
+        operator, x.dim() > 1 and x.is_contiguous(), "x must be contiguous, with 2 dims or more"
+    )
+    axis = resolve_dim(operator, dim, x.dim())
+    require(operator, x.shape[axis] % 2 == 0, f"size {x.shape[axis]} of dim {dim} must be even")
+    rows = x.float().reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+    half = rows.shape[1] // 2
+    first, second = (
+        (rows[:, 0::2], rows[:, 1::2]) if interleaved else (rows[:, :half], rows[:, half:])
+    )
+    gate, up = first.clamp(max=limit), second.clamp(-limit, limit)
+    y = gate * torch.sigmoid(alpha * gate) * (up + bias)
+    if group_index is not None:
+        fits = group_index.dtype == torch.int64 and group_index.dim() == 1
+        require(operator, fits, "group_index must be int64 with 1 dim")
+        y[int(group_index.sum().item()) :] = 0
+    shape = [size // 2 if d == axis else size for d, size in enumerate(x.shape)]
+    return y.reshape(shape).to(x.dtype)

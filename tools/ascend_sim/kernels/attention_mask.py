@@ -245,7 +245,9 @@ def _check_compressed(operator: str, mode: int, mask: Tensor) -> None:
 
 def _as_words(mask: Tensor) -> Tensor:
     """Eight bytes as one number: this comparison is in every call of a compressed mode."""
-    return mask.contiguous().view(torch.int64)
+    aligned = mask.is_contiguous() and mask.storage_offset() % 8 == 0
+    whole = mask if aligned else mask.clone(memory_format=torch.contiguous_format)
+    return whole.view(torch.int64)
 
 
 def _check_bands(operator: str, shape: AttentionShape, masking: Masking) -> None:
