@@ -4,19 +4,21 @@ No configuration of the user or of an enclosing project takes part, and no comme
 silences a finding: an overlay can't switch its own gate off.
 """
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import tokenize
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mindspeed_overlay.errors import MissingError, Problem
 from mindspeed_overlay.gate_finding import Finding
-from mindspeed_overlay.syntax import Module, parse_module
+from mindspeed_overlay.syntax import MODULE, Module, parse_module
 
 # F405 stands for F821 where a star import leaves the linter unsure.
 _RULES = {"F405": "E602", "F811": "E603", "F821": "E602", "F822": "E602", "F823": "E602"}
@@ -41,7 +43,9 @@ def run_linter(sources: Sequence[bytes], *, python: str) -> list[dict[str, Any]]
         return []
     with tempfile.TemporaryDirectory(prefix="mindspeed-overlay-gate-") as folder:
         for number, source in enumerate(sources):
-            (Path(folder) / f"m{number}.py").write_bytes(source)
+            text = _decode(source)
+            data = source.decode("latin-1").encode() if text is None else text.encode()
+            (Path(folder) / f"m{number}.py").write_bytes(data)
         return _run_ruff(folder, python=python)
 
 
@@ -49,12 +53,29 @@ def read_findings(
     entries: Iterable[dict[str, Any]], sources: Sequence[bytes]
 ) -> list[list[Finding]]:
     """The findings in each source, in the order of the sources."""
-    found: list[list[Finding]] = [[] for _ in sources]
+    found: list[list[Finding]] = [_check_encoding(source) for source in sources]
     for entry in entries:
         number = int(Path(entry["filename"]).stem.removeprefix("m"))
         finding = _to_finding(entry, sources[number])
         found[number] += [finding] if finding is not None else []
     return found
+
+
+def _decode(source: bytes) -> str | None:
+    """The text as Python reads it; None where Python refuses to."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        return source.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError):
+        return None
+
+
+def _check_encoding(source: bytes) -> list[Finding]:
+    # Ruff reads nothing but UTF-8, so it is given that, and this is told apart before.
+    if _decode(source) is not None:
+        return []
+    message = "the bytes are not in the encoding that the module declares, or UTF-8"
+    return [Finding(_SYNTAX, message, "encoding", 1, MODULE)]
 
 
 def _run_ruff(folder: str, *, python: str) -> list[dict[str, Any]]:
@@ -78,7 +99,7 @@ def _run_ruff(folder: str, *, python: str) -> list[dict[str, Any]]:
         reason = str(error)
     raise MissingError(
         Problem(
-            code="E805",
+            code="E806",
             message=f"the gate needs ruff, which doesn't run: {reason or 'no output'}",
             hint=f"`{sys.executable} -m pip install ruff`, then run `mindspeed-overlay doctor`",
         )

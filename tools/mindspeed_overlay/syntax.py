@@ -8,8 +8,7 @@ is not decided here but by the gate's linter.
 import re
 from functools import lru_cache
 
-import tree_sitter_python
-from tree_sitter import Language, Parser
+from tree_sitter import Parser
 
 from mindspeed_overlay.syntax_model import (
     MODULE,
@@ -24,7 +23,7 @@ from mindspeed_overlay.syntax_model import (
     Symbol,
 )
 from mindspeed_overlay.syntax_nodes import read_all_names
-from mindspeed_overlay.syntax_walk import Walk
+from mindspeed_overlay.syntax_walk import LANGUAGE, Walk
 
 __all__ = [
     "MODULE",
@@ -42,7 +41,7 @@ __all__ = [
 ]
 
 _GLOBAL = re.compile(rb"^[ \t]+global[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t\r]*(?:#|$)", re.MULTILINE)
-_PARSER = Parser(Language(tree_sitter_python.language()))
+_PARSER = Parser(LANGUAGE)
 
 
 @lru_cache(maxsize=2048)

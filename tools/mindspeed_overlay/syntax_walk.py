@@ -1,10 +1,12 @@
 """One pass over a syntax tree that notes what `syntax_model.Module` holds."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal
 
-from tree_sitter import Node
+import tree_sitter_python
+from tree_sitter import Language, Node, Query, QueryCursor
 
 from mindspeed_overlay.syntax_model import MODULE, Binding, Call, Field, Import, Symbol
 from mindspeed_overlay.syntax_nodes import (
@@ -20,7 +22,6 @@ from mindspeed_overlay.syntax_nodes import (
 )
 
 Guard = Literal["", "try", "typing"]
-Task = tuple[Node, str, Guard]
 
 _CATCHES_IMPORT_ERROR = re.compile(
     r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b|^except\s*:"
@@ -30,12 +31,25 @@ _TYPE_CHECKING = re.compile(r"(\w+\.)?TYPE_CHECKING")
 _CALLEE = re.compile(r"(super\(\)|[^\W\d]\w*)(\.[^\W\d]\w*)*")
 _WRITES_GLOBALS = ("globals", "exec", "vars")
 _INSTANCE = ("self", "cls")
-_LEAVES = frozenset(
-    {
-        *("identifier", "integer", "float", "true", "false", "none", "comment", "ellipsis"),
-        *("string_start", "string_content", "string_end", "pass_statement"),
-    }
-)
+
+
+@dataclass(frozen=True, slots=True)
+class _Suite:
+    """A range of bytes with a scope and guard of its own; what is in it may be of no interest."""
+
+    start: int
+    end: int
+    scope: str
+    guard: Guard
+    skip: bool
+
+
+def _suite(body: Node | None, scope: str, guard: Guard, *, skip: bool = False) -> _Suite | None:
+    return _Suite(body.start_byte, body.end_byte, scope, guard, skip) if body is not None else None
+
+
+def _document_order(node: Node) -> tuple[int, int]:
+    return (node.start_byte, -node.end_byte)
 
 
 def _enclosing(scope: str) -> Iterable[str]:
@@ -45,7 +59,7 @@ def _enclosing(scope: str) -> Iterable[str]:
 
 
 class Walk:
-    """The pass. It keeps a stack of its own: long chains nest deeper than Python can recurse."""
+    """The pass, over the few kinds of node that matter; no recursion, whatever the nesting."""
 
     def __init__(self, *, outline: bool) -> None:
         self._outline = outline
@@ -53,7 +67,7 @@ class Walk:
         self.imports: list[Import] = []
         self.calls: list[Call] = []
         self.is_dynamic = False
-        self._definitions: list[tuple[Node, Node, str]] = []
+        self._definitions: list[tuple[Node, str]] = []
         self._attributes: dict[str, set[str]] = {}
         self._fields: dict[int, list[Field]] = {}
         self._class_scopes: set[str] = set()
@@ -61,25 +75,27 @@ class Walk:
 
     def run(self, root: Node) -> None:
         """Visit everything below a node, in the order of the source."""
-        stack: list[Task] = [(root, MODULE, "")]
-        while stack:
-            node, scope, guard = stack.pop()
-            kind = node.type
-            if kind in _LEAVES:
-                continue
-            handler = _HANDLERS.get(kind)
-            tasks = handler(self, node, scope, guard) if handler is not None else None
-            if tasks is None:
-                stack.extend([(child, scope, guard) for child in reversed(node.named_children)])
-            else:
-                stack.extend(reversed(tasks))
+        found = QueryCursor(_QUERY).captures(root).get("node", [])
+        # Innermost last. A suite is pushed before what stands ahead of it in its own statement
+        # (defaults, bases, conditions), so the last one may not have begun yet.
+        suites = [_Suite(root.start_byte, root.end_byte, MODULE, "", False)]
+        for node in sorted(found, key=_document_order):
+            start = node.start_byte
+            while suites[-1].end <= start and len(suites) > 1:
+                suites.pop()
+            suite = next(s for s in reversed(suites) if s.start <= start)
+            if not suite.skip:
+                opened = _HANDLERS[node.type](self, node, suite.scope, suite.guard)
+                suites += [opened] if opened is not None else []
 
     def build_symbols(self) -> tuple[Symbol, ...]:
         """The definitions met, in the order of the source, an outer one before its inner ones."""
         found = [self._build_symbol(*definition) for definition in self._definitions]
         return tuple(sorted(found, key=lambda s: (s.first_line, -s.last_line)))
 
-    def _build_symbol(self, node: Node, outer: Node, qualname: str) -> Symbol:
+    def _build_symbol(self, node: Node, qualname: str) -> Symbol:
+        decorated = node.parent is not None and node.parent.type == "decorated_definition"
+        outer = node.parent if decorated and node.parent is not None else node
         is_class = node.type == "class_definition"
         supers, body = node.child_by_field_name("superclasses"), node.child_by_field_name("body")
         decorators = (n for n in named(outer) if n.type == "decorator")
@@ -132,33 +148,27 @@ class Walk:
             for child in target.named_children:
                 self._note_attributes(scope, child)
 
-    # Handlers: record, and return what to visit next, or None for all children.
+    # Handlers: record, and return the suite that they open, if it has a scope or guard of its own.
 
-    def decorated(self, node: Node, scope: str, guard: Guard) -> list[Task]:
-        definition = node.child_by_field_name("definition")
-        rest: list[Task] = [(n, scope, guard) for n in named(node) if n.type == "decorator"]
-        return rest + (self.definition(definition, scope, guard, node) if definition else [])
-
-    def definition(
-        self, node: Node, scope: str, guard: Guard, outer: Node | None = None
-    ) -> list[Task]:
+    def definition(self, node: Node, scope: str, guard: Guard) -> _Suite | None:
         name = text_of(node.child_by_field_name("name"))
         qualname = name if scope == MODULE else f"{scope}.{name}"
+        is_class = node.type == "class_definition"
         self._bind(scope, name, Binding("definition", line_of(node)))
-        self._definitions.append((node, outer or node, qualname))
+        self._definitions.append((node, qualname))
         self.bindings.setdefault(qualname, {})
-        if node.type == "class_definition":
+        if is_class:
             self._class_scopes.add(qualname)
-        parameters = node.child_by_field_name("parameters")
-        for parameter in read_signature(parameters).parameters:
+        for parameter in read_signature(node.child_by_field_name("parameters")).parameters:
             self._bind(qualname, parameter.name, Binding("value", line_of(node)))
         self._bind_target(qualname, node.child_by_field_name("type_parameters"))
-        heads = (parameters, node.child_by_field_name("superclasses"))
-        tasks: list[Task] = [(head, scope, guard) for head in heads if head is not None]
-        body = node.child_by_field_name("body")
-        if body is None or (self._outline and node.type == "function_definition"):
-            return tasks
-        return [*tasks, (body, qualname, guard)]
+        # What a function imports runs later, outside the try around its definition.
+        return _suite(
+            node.child_by_field_name("body"),
+            qualname,
+            guard if is_class else "",
+            skip=self._outline and not is_class,
+        )
 
     def lambda_(self, node: Node, scope: str, guard: Guard) -> None:
         signature = read_signature(node.child_by_field_name("parameters"))
@@ -168,36 +178,28 @@ class Walk:
         left = node.child_by_field_name("left")
         self._bind_hidden(scope, map(text_of, identifiers_in(left)), node)
 
-    def try_(self, node: Node, scope: str, guard: Guard) -> list[Task]:
+    def try_(self, node: Node, scope: str, guard: Guard) -> _Suite | None:
         handlers = (n for n in node.named_children if n.type == "except_clause")
         heads = (text_of(n).partition("\n")[0] for n in handlers)
         caught = any(_CATCHES_IMPORT_ERROR.search(head) for head in heads)
-        body = node.child_by_field_name("body")
-        return [(n, scope, "try" if caught and n == body else guard) for n in node.named_children]
+        return _suite(node.child_by_field_name("body"), scope, "try") if caught else None
 
-    def if_(self, node: Node, scope: str, guard: Guard) -> list[Task]:
+    def if_(self, node: Node, scope: str, guard: Guard) -> _Suite | None:
         typing = _TYPE_CHECKING.fullmatch(text_of(node.child_by_field_name("condition")))
-        body = node.child_by_field_name("consequence")
-        return [
-            (n, scope, "typing" if typing and n == body else guard) for n in node.named_children
-        ]
+        return _suite(node.child_by_field_name("consequence"), scope, "typing") if typing else None
 
-    def with_(self, node: Node, scope: str, guard: Guard) -> list[Task]:
+    def with_(self, node: Node, scope: str, guard: Guard) -> _Suite | None:
         clauses = (text_of(n) for n in node.named_children if n.type == "with_clause")
         suppressed = any(_SUPPRESSES.search(clause) for clause in clauses)
-        body = node.child_by_field_name("body")
-        return [
-            (n, scope, "try" if suppressed and n == body else guard) for n in node.named_children
-        ]
+        return _suite(node.child_by_field_name("body"), scope, "try") if suppressed else None
 
-    def import_(self, node: Node, scope: str, guard: Guard) -> list[Task]:
+    def import_(self, node: Node, scope: str, guard: Guard) -> None:
         for child in node.children_by_field_name("name"):
             path = text_of(child.child_by_field_name("name") or child)
             bound = text_of(child.child_by_field_name("alias")) or path.partition(".")[0]
             self._add_import(child, scope, guard, path, "", bound)
-        return []
 
-    def import_from(self, node: Node, scope: str, guard: Guard) -> list[Task]:
+    def import_from(self, node: Node, scope: str, guard: Guard) -> None:
         path = text_of(node.child_by_field_name("module_name")).replace(" ", "")
         if any(n.type == "wildcard_import" for n in node.named_children):
             self._add_import(node, scope, guard, path, "*", "")
@@ -205,7 +207,6 @@ class Walk:
             name = text_of(child.child_by_field_name("name") or child)
             bound = text_of(child.child_by_field_name("alias")) or name
             self._add_import(child, scope, guard, path, name, bound)
-        return []
 
     def _add_import(
         self, node: Node, scope: str, guard: Guard, path: str, name: str, bound: str
@@ -277,8 +278,9 @@ class Walk:
         )
 
 
-_HANDLERS = {
-    "decorated_definition": Walk.decorated,
+_Handler = Callable[[Walk, Node, str, Guard], _Suite | None]
+
+_HANDLERS: dict[str, _Handler] = {
     "function_definition": Walk.definition,
     "class_definition": Walk.definition,
     "lambda": Walk.lambda_,
@@ -299,3 +301,6 @@ _HANDLERS = {
     "type_alias_statement": Walk.binder,
     "call": Walk.call,
 }
+
+LANGUAGE = Language(tree_sitter_python.language())
+_QUERY = Query(LANGUAGE, "[" + " ".join(f"({kind})" for kind in _HANDLERS) + "] @node")
