@@ -8,6 +8,8 @@ Dims: e groups, m rows of x, k reduced size, n columns.
 """
 
 import torch
+from torch import Tensor
+
 from ascend_sim.kernels.grouped_products import (
     Scaling,
     check_dtypes,
@@ -20,7 +22,6 @@ from ascend_sim.kernels.grouped_products import (
 )
 from ascend_sim.kernels.rules import FLOATS, refuse, require, require_dtype, resolve_dtype
 from ascend_sim.registry import kernel
-from torch import Tensor
 
 _NAME = "npu_grouped_matmul"
 _DOCUMENT = "torch_npu-npu_grouped_matmul"

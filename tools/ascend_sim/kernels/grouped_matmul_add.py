@@ -5,10 +5,11 @@ of npu_grouped_matmul_add.
 """
 
 import torch
+from torch import Tensor
+
 from ascend_sim.kernels.grouped_products import group_sizes
 from ascend_sim.kernels.rules import multiply_in_fp32, require, require_dtype
 from ascend_sim.registry import kernel
-from torch import Tensor
 
 
 @kernel("npu_grouped_matmul_add_", document="torch_npu-npu_grouped_matmul_add")

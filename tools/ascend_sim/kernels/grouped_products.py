@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from torch import Tensor
+from torch.nn import functional
+
 from ascend_sim.kernels.rules import (
     FLOATS,
     multiply_in_fp32,
@@ -17,8 +20,6 @@ from ascend_sim.kernels.rules import (
     require,
     require_dtype,
 )
-from torch import Tensor
-from torch.nn import functional
 
 _NAME = "npu_grouped_matmul"
 _INNER_LIMIT = 65536

@@ -9,9 +9,10 @@ m permuted rows (n·k, fewer after a cut, e·c when dropping and padding).
 """
 
 import torch
+from torch import Tensor
+
 from ascend_sim.kernels.rules import FLOATS, INDICES, require, require_dtype
 from ascend_sim.registry import kernel
-from torch import Tensor
 
 _MAX_TOPK = 512
 
