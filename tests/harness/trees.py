@@ -1,5 +1,6 @@
 """Pristine and patched Megatron trees on disk, made by the tool itself from pinned sources."""
 
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,12 +8,15 @@ from pathlib import Path
 from mindspeed_overlay.build import gate_files, patch_files
 from mindspeed_overlay.data import default_overlays, default_pins
 from mindspeed_overlay.overlay import load_overlays
-from mindspeed_overlay.pins import Pins, Release, load_pins
+from mindspeed_overlay.pins import Release, load_pins
 from mindspeed_overlay.plan import Selection, make_plan
 from mindspeed_overlay.source import open_source
 from mindspeed_overlay.tree import Files
 
 ALL_RELEASES = tuple(release.tag for release in load_pins(default_pins()).releases)
+GIT_VARIABLE = "MINDSPEED_OVERLAY_TEST_GIT"
+"""Environment: a Megatron-LM repository, URL or path, for tests of the full tree."""
+
 COMPARED_RELEASES = ("core_v0.12.1", "core_v0.16.1", "core_v0.19.0")
 """Where option-off is compared with the pristine tree: the oldest, the default, the newest."""
 
@@ -28,34 +32,39 @@ class Trees:
     folder: Path
     _sources: dict[str, Files] = field(default_factory=dict)
 
-    def pristine(self, tag: str) -> Path:
+    def pristine(self, tag: str, *, tree: str = "core") -> Path:
         """The folder with the unmodified `megatron` of a release, to be put on `sys.path`."""
-        return self._write(f"{tag}-pristine", self._source(tag))
+        return self._write(f"{tag}-{tree}-pristine", self._source(tag, tree))
 
-    def patched(self, tag: str, overlays: tuple[str, ...] = ()) -> Path:
+    def patched(self, tag: str, overlays: tuple[str, ...] = (), *, tree: str = "core") -> Path:
         """The folder with `megatron` and `mindspeed` of a release with overlays applied.
 
         Args:
             tag: a pinned release.
             overlays: ids, applied with what they require; empty means all that serve the release.
+            tree: "core" from PyPI, or "full" from the repository that GIT_VARIABLE names.
         """
-        name = "-".join([tag, *(overlays or ["all"])]).replace("/", ".")
+        name = "-".join([tag, tree, *(overlays or ["all"])]).replace("/", ".")
         folder = self.folder / name
         if folder.is_dir():
             return folder
         pins = load_pins(default_pins())
         known = load_overlays(default_overlays(), tags=ALL_RELEASES)
-        plan = make_plan(known, pins, pins.get(tag), selection=Selection(features=overlays))
-        patched = patch_files(plan, self._source(tag))
-        gate_files(plan, self._source(tag), patched)
+        chosen = Selection(features=overlays)
+        plan = make_plan(known, pins, pins.get(tag), selection=chosen, tree=tree)
+        source = self._source(tag, tree)
+        patched = patch_files(plan, source)
+        gate_files(plan, source, patched)
         return self._write(name, patched.files)
 
-    def _source(self, tag: str) -> Files:
-        if tag not in self._sources:
-            pins: Pins = load_pins(default_pins())
-            release = pins.get(tag)
-            self._sources[tag] = open_source(release, python=_python_for(release)).files
-        return self._sources[tag]
+    def _source(self, tag: str, tree: str) -> Files:
+        key = f"{tag} {tree}"
+        if key not in self._sources:
+            release = load_pins(default_pins()).get(tag)
+            spec = "pypi" if tree == "core" else f"git:{os.environ[GIT_VARIABLE]}"
+            source = open_source(release, spec=spec, tree=tree, python=_python_for(release))
+            self._sources[key] = source.files
+        return self._sources[key]
 
     def _write(self, name: str, files: Files) -> Path:
         folder = self.folder / name

@@ -129,6 +129,20 @@ def run_shared_expert(dtype: torch.dtype, **changes: Any) -> Named:
     return _backward(module, module.get_output(), x=x)
 
 
+def run_legacy_mlp(dtype: torch.dtype, *, fused: bool = False) -> Named:
+    """The MLP of megatron.legacy, which reads the command line."""
+    from argparse import Namespace
+
+    from megatron.legacy.model.transformer import ParallelMLP
+    from megatron.training import global_vars
+
+    off = dict.fromkeys(("openai_gelu", "onnx_safe", "squared_relu", "bias_gelu_fusion"), False)
+    global_vars.set_args(Namespace(**off, swiglu=True, use_fused_swiglu=fused))
+    module = ParallelMLP(make_config(dtype)).cuda()
+    x = _random(5, 2, 32, dtype=dtype)
+    return _backward(module, module(x)[0], x=x)
+
+
 def run_gpt(dtype: torch.dtype, **changes: Any) -> Named:
     """Two layers of GPT with rotary embeddings: logits, loss and every gradient."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec

@@ -1,5 +1,6 @@
 """fusions/fused-swiglu: off is upstream, on is the same function by one operator."""
 
+import os
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from harness.compare import assert_near, assert_same
 from harness.runner import Named, run_on_cpu, run_on_device
-from harness.trees import ALL_RELEASES, COMPARED_RELEASES, Trees
+from harness.trees import ALL_RELEASES, COMPARED_RELEASES, GIT_VARIABLE, Trees
 from harness.worker import Scenario
 
 OVERLAYS = ("fusions/fused-swiglu",)
@@ -126,6 +127,22 @@ def test_fp8_input_store_keeps_what_upstream_keeps(trees: Trees) -> None:
     scenarios = [Scenario(function, options), Scenario(function, (*options, ("fused", True)))]
     off, on = run_on_device(trees.patched("core_v0.16.1", OVERLAYS), scenarios)[0]
     assert_near(on, off, computed_in=torch.bfloat16)
+
+
+@pytest.mark.skipif(
+    GIT_VARIABLE not in os.environ,
+    reason=f"PyPI has no megatron.legacy; set {GIT_VARIABLE} to a Megatron-LM repository",
+)
+@pytest.mark.parametrize("tag", ["core_v0.12.1", "core_v0.15.3"])
+def test_legacy_mlp_of_the_full_tree(trees: Trees, tag: str) -> None:
+    function = f"{SCENARIOS}:run_legacy_mlp"
+    keys = [(dtype, fused) for fused in (False, True) for dtype in DTYPES]
+    scenarios = [Scenario(function, (("dtype", dt), ("fused", fused))) for dt, fused in keys]
+    pristine = run_on_device(trees.pristine(tag, tree="full"), scenarios[:2])[0]
+    patched = run_on_device(trees.patched(tag, OVERLAYS, tree="full"), scenarios)[0]
+    for dtype, want, off, on in zip(DTYPES, pristine, patched[:2], patched[2:], strict=True):
+        assert_same(off, want)
+        assert_near(on, want, computed_in=dtype)
 
 
 CHECKS = "features.fusions.swiglu_checks"

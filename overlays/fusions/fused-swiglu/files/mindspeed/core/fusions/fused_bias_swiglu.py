@@ -145,9 +145,18 @@ def require_fused_swiglu(config: Any) -> None:
 
     Raises:
         ValueError: as `check_fused_swiglu`; the config may have been changed since it was made.
-        RuntimeError: there is no NPU, or torch_npu lacks the operator.
+        RuntimeError: as `require_operator`.
     """
     check_fused_swiglu(config)
+    require_operator()
+
+
+def require_operator() -> None:
+    """Make sure that the operator can run here.
+
+    Raises:
+        RuntimeError: there is no NPU, or torch_npu lacks the operator.
+    """
     try:
         import torch_npu
     except ImportError as error:
