@@ -173,6 +173,10 @@ def test_varlen_takes_no_full_bias_and_none_beside_an_empty_sequence() -> None:
 @pytest.mark.parametrize("mode", [7, 8])
 def test_cut_sequences_take_no_bias(mode: int) -> None:
     case = Case("TND", [(3, 3), (6, 6)])
-    arguments: dict[str, Any] = {"atten_mask": compressed_mask(mode), "sparse_mode": mode, "next_tockens": 0}
+    arguments: dict[str, Any] = {
+        "atten_mask": compressed_mask(mode),
+        "sparse_mode": mode,
+        "next_tockens": 0,
+    }
     with pytest.raises(RuntimeError, match=f"sparse_mode {mode} takes no pse"):
         run(case, **arguments, pse=torch.ones(1))
