@@ -8,6 +8,8 @@ import pytest
 
 from harness.trees import Trees
 
+pytest_plugins = ["ascend_sim.ranks_plugin"]
+
 
 @pytest.fixture(scope="session")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> Trees:

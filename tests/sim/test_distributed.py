@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 Op = dist.ReduceOp
+c10d: Any = dist.distributed_c10d
 
 
 def device() -> torch.device:
@@ -252,20 +253,20 @@ def test_calls_launched_together_may_be_waited_for_in_any_order() -> None:
 @pytest.mark.ranks(2)
 def test_coalesced_collectives() -> None:
     values = [of_rank(2), of_rank(3)]
-    with dist._coalescing_manager() as manager:
+    with c10d._coalescing_manager() as manager:
         for value in values:
             dist.all_reduce(value)
     check(torch.cat(values), [3.0] * 5)
 
     wholes = [torch.empty(2, device=device()), torch.empty(4, device=device())]
-    with dist._coalescing_manager(async_ops=True) as manager:
+    with c10d._coalescing_manager(async_ops=True) as manager:
         for whole in wholes:
             dist.all_gather_single(whole, of_rank(whole.numel() // 2))
     manager.wait()
     check(torch.cat(wholes), [1.0, 2, 1, 1, 2, 2])
 
     parts = [torch.empty(1, device=device()), torch.empty(2, device=device())]
-    with dist._coalescing_manager():
+    with c10d._coalescing_manager():
         for part in parts:
             dist.reduce_scatter_single(part, of_rank(2 * part.numel()))
     check(torch.cat(parts), [3.0] * 3)
@@ -297,7 +298,7 @@ def test_subgroups_meshes_and_functional_collectives() -> None:
 def test_options_backends_by_device_and_joining_again() -> None:
     import torch_npu
 
-    torch.npu.set_device(int(os.environ["RANK"]))
+    torch.get_device_module("npu").set_device(int(os.environ["RANK"]))
     options = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
     options.hccl_config = {"hccl_buffer_size": 200}
     limit = datetime.timedelta(seconds=40)

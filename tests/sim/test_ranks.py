@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from ascend_sim import ranks
 from sim import rank_targets
 

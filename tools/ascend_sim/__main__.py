@@ -23,9 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--poison", action="store_true", help="fill fresh device memory with NaN")
     run.add_argument("program", nargs=argparse.REMAINDER, metavar="-- CMD ...")
     commands.add_parser("doctor", help="check that the simulated device can work here")
-    commands.add_parser("ops", help="list the npu:: operators and their reference kernels")
+    ops = commands.add_parser("ops", help="list the npu:: operators and their reference kernels")
+    ops.add_argument("--json", action="store_true", help="print them for a machine")
     check = commands.add_parser("check-calls", help="bind torch_npu calls in sources to schemas")
     check.add_argument("folder", type=Path)
+    check.add_argument("--version", default="2.13.0", help="a release, or a floor: '>=2.7.1'")
+    check.add_argument("--json", action="store_true", help="print the findings for a machine")
     chosen = parser.parse_args(arguments)
     handlers: dict[str, Callable[[argparse.Namespace], int]] = {
         "run": run_program,
@@ -89,26 +92,17 @@ def run_doctor(chosen: argparse.Namespace) -> int:
 
 def list_operators(chosen: argparse.Namespace) -> int:
     """Print every npu:: operator, how it is served, and the document it follows."""
-    import ascend_sim
+    from ascend_sim.ops import main as print_operators
 
-    ascend_sim.install()
-    from ascend_sim.dispatch import describe_operators
-
-    try:
-        for line in describe_operators():
-            print(line)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return print_operators(["--json"] if chosen.json else [])
 
 
 def check_calls(chosen: argparse.Namespace) -> int:
     """Check the torch_npu calls of a source folder against the schemas."""
     from ascend_sim.contract.check_calls import main as check_folder
 
-    result: int = check_folder([str(chosen.folder)])
-    return result
+    as_json = ["--json"] if chosen.json else []
+    return check_folder([*as_json, "--version", chosen.version, str(chosen.folder)])
 
 
 if __name__ == "__main__":

@@ -243,16 +243,3 @@ def _register_reference_kernels(with_kernel: list[str]) -> None:
 def serve(schema: Any, kernel: Kernel) -> Callable[..., Any]:
     """Return the device kernel of a reference kernel."""
     return make_kernel(schema, kernel.function, guarded=True, host=kernel.host)
-
-
-def describe_operators() -> Iterable[str]:
-    """Yield a line for every npu:: operator: how it is served, its schema, its document."""
-    for name, schema in sorted(_list_overloads("npu").items()):
-        if name in KERNELS:
-            yield f"reference  {schema}  [{KERNELS[name].document}]"
-        elif name in KEPT_ASCEND or not torch._C._dispatch_has_kernel_for_dispatch_key(
-            f"npu::{name}", DEVICE_KEY
-        ):
-            yield f"torch_npu  {schema}"
-        else:
-            yield f"none       {schema}"

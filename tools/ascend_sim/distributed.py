@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
 from ascend_sim import comm_log
 from ascend_sim.hccl import Hccl
 from ascend_sim.hccl_base import Batch
 
 _c10d: Any = torch._C._distributed_c10d
+_python_c10d: Any = dist.distributed_c10d
+_Library: Any = torch.library.Library
 
 _NPU = torch.device("npu")
 _KEY = "PrivateUse1"
@@ -36,9 +37,9 @@ def install() -> None:
         return
     if dist.is_initialized():
         raise RuntimeError("ascend_sim.install() must come before init_process_group")
-    c10d.Backend._plugins["HCCL"] = c10d.Backend._BackendPlugin(_make_group, True)
+    _python_c10d.Backend._plugins["HCCL"] = _python_c10d.Backend._BackendPlugin(_make_group, True)
     for namespace, kernels in (("c10d", _KERNELS), ("_c10d_functional", _FUNCTIONAL)):
-        library = torch.library.Library(namespace, "IMPL")
+        library = _Library(namespace, "IMPL")
         for name, kernel in kernels.items():
             library.impl(name, kernel, _KEY)
         _libraries.append(library)
@@ -55,7 +56,7 @@ def group_by_comm_name(name: str) -> Any:
     backend = _groups.get(name)
     if backend is None:
         raise ValueError(f"no hccl group is named {name!r}; get_hccl_comm_name gives the names")
-    return c10d._resolve_process_group(backend.group_name)
+    return _python_c10d._resolve_process_group(backend.group_name)
 
 
 def cpu_backend(group: Any | str | None = None) -> Hccl:
@@ -69,7 +70,7 @@ def cpu_backend(group: Any | str | None = None) -> Hccl:
     """
     if isinstance(group, str):
         group = group_by_comm_name(group)
-    backend = _backend(group or c10d._get_default_group())
+    backend = _backend(group or _python_c10d._get_default_group())
     if not isinstance(backend, Hccl):
         raise ValueError(f"group {group} is carried by {type(backend).__name__}, not by hccl")
     return backend

@@ -35,7 +35,7 @@ class Hccl(HcclBase):
             payload=payload,
             sent=2 * payload * (self.size() - 1) // self.size(),
             blocking=not options.asyncOp,
-            finish=lambda: [one.finish() for one in reductions],
+            finish=lambda: _finish(reductions),
         )
 
     allreduce_coalesced = allreduce
@@ -164,7 +164,7 @@ class Hccl(HcclBase):
         landing = torch.empty(sum(sizes_out), dtype=torch.uint8)
 
         def finish() -> None:
-            for tensor, part in zip(outputs, landing.split(sizes_out), strict=True):
+            for tensor, part in zip(outputs, landing.split_with_sizes(sizes_out), strict=True):
                 raw(tensor).copy_(part)
 
         return self._all_to_all(
@@ -215,7 +215,7 @@ class Hccl(HcclBase):
     ) -> Any:
         """Gather shards of `splits` rows into one tensor."""
         rows = list(splits) or [output.size(0) // self.size()] * self.size()
-        return self.allgather([list(output.split(rows))], [input], options)
+        return self.allgather([list(output.split_with_sizes(rows))], [input], options)
 
     def reduce_scatter_tensor_uneven(
         self, output: torch.Tensor, input: torch.Tensor, splits: Sequence[int], options: Any
@@ -277,7 +277,8 @@ class Hccl(HcclBase):
         def finish() -> None:
             for output, whole, one in zip(outputs, inputs, ones, strict=True):
                 one.finish()
-                parts = whole.split(list(lengths) or whole.numel() // self.size() or 1)
+                equal = [output.numel()] * self.size()
+                parts = whole.split_with_sizes(list(lengths) or equal)
                 if output.numel():
                     dense(output).copy_(parts[self.rank()])
 
@@ -327,6 +328,11 @@ class Hccl(HcclBase):
             raise ValueError("split sizes must match the group size and the tensor's dim 0")
         row_bytes = tensor.nbytes // tensor.size(0) if tensor.size(0) else 0
         return [row_bytes * count for count in rows]
+
+
+def _finish(reductions: Sequence[Reduction]) -> None:
+    for one in reductions:
+        one.finish()
 
 
 def _bytes(tensors: Tensors) -> int:
