@@ -82,7 +82,8 @@ class Block(torch.nn.Module):
         scores = (q @ k.transpose(-1, -2) / (h // self.heads) ** 0.5).masked_fill(mask, -1e9)
         mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, s, h)
         x = x + self.proj(mixed)
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+        out: torch.Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return out
 
 
 def measure_step_ms(device: str, *, hidden: int = 512, sequence: int = 256) -> float:

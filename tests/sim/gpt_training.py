@@ -84,7 +84,10 @@ def train(device: str, store: str, *, steps: int = 5) -> list[float]:
     generator = torch.Generator("cpu")
     generator.manual_seed(2)
     tokens = torch.randint(0, 64, (2, 17), generator=generator)
-    place = (lambda t: t.cuda()) if device == "npu" else (lambda t: t)
+
+    def place(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.cuda() if device == "npu" else tensor
+
     positions = torch.arange(16).expand(2, 16)
     mask = torch.ones(16, 16).tril().logical_not()[None, None]
     losses = []

@@ -5,7 +5,7 @@ autograd formulas, meta functions, the caching allocator and the `torch.npu` API
 own. See docs/simulated-ascend.md.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ascend_sim.errors import NoKernelError, SimulatorError
 
@@ -36,7 +36,7 @@ def install(
 
     settings = loader.Runtime.settings or loader.Settings.from_environment()
     chosen = {"devices": devices, "soc": soc, "memory_gib": memory_gib}
-    given = {name: value for name, value in chosen.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     loader.install(replace(settings, **given))
 
 

@@ -25,12 +25,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch_npu
 
 from ascend_sim import alias, rng
 
 _HOST = torch.device("cpu")
 _TAKES_NUMBERS = ("add", "sub", "mul", "div", "floor_divide", "true_divide")
 """Operators whose tensor arguments may be Python numbers, in PyTorch's own argument parser."""
+_npu: Any = torch_npu.npu
 _Schema = Any
 """A torch._C.FunctionSchema; the class has no type stubs."""
 _Argument = Any
@@ -259,7 +261,7 @@ def find_index(device: torch.device | None) -> int:
     """Return the index of a device argument, the current device where it says none."""
     if device is not None and device.index is not None:
         return device.index
-    return torch.npu.current_device()
+    return int(_npu.current_device())
 
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
@@ -267,7 +269,7 @@ _NOTHING: AbstractContextManager[Any] = nullcontext()
 
 def on_device(index: int) -> AbstractContextManager[Any]:
     """Return a context in which device `index` is current."""
-    return _NOTHING if torch.npu.current_device() == index else torch.npu.device(index)
+    return _NOTHING if _npu.current_device() == index else _npu.device(index)
 
 
 _HELPERS: dict[str, Any] = {

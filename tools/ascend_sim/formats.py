@@ -31,7 +31,8 @@ def cast(input: Tensor, acl_format: int, *dtypes: int) -> Tensor:
 
 def cast_(input: Tensor, acl_format: int) -> Tensor:
     """Give `input` storage of another format, with the same values."""
-    return input.set_(_allocate(input, acl_format))
+    input.set_(_allocate(input, acl_format))  # type: ignore[call-overload]
+    return input
 
 
 def cast_like_(

@@ -108,7 +108,8 @@ def fft_r2c_backward(
         full = grad.new_zeros(shape)
         full.narrow(dim[-1], 0, grad.shape[dim[-1]]).copy_(grad)
         grad = full
-    return torch.ops.aten._fft_c2c.default(grad, dim, normalization, False).real.clone()
+    inverse: Tensor = torch.ops.aten._fft_c2c.default(grad, dim, normalization, False)
+    return inverse.real.clone()
 
 
 @kernel("fft_c2r_backward", document=_DOCUMENT)

@@ -9,9 +9,12 @@ values are not those of a real chip.
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+import torch_npu
 
+_npu: Any = torch_npu.npu
 _MASK = 2**64 - 1
 _STEP = 4
 """Offsets advance in fours, as Philox blocks do."""
@@ -33,9 +36,7 @@ def draw(
     """
     if generator is None:
         index = device.index if isinstance(device, torch.device) else device
-        generator = torch.npu.default_generators[
-            torch.npu.current_device() if index is None else index
-        ]
+        generator = _npu.default_generators[_npu.current_device() if index is None else index]
     state = generator.get_state()
     seed, offset = struct.unpack("<QQ", bytes(state.tolist()))
     advanced = (offset + (count + _STEP - 1) // _STEP * _STEP) & _MASK

@@ -270,10 +270,10 @@ PLAIN: dict[str, Case] = {
     ],
     "resize": lambda m: m(3, 4).detach().clone().resize_(2, 2),
     "view dtype": lambda m: m(4).detach().view(torch.int32),
-    "set_": lambda m: torch.empty(0, device=m().device).set_(m(3, 4).detach()),
+    "set_": lambda m: torch.empty(0, device=m().device).set_(m(3, 4).detach()),  # type: ignore[call-overload]
     "as_strided": lambda m: m(12).as_strided((3, 2), (4, 1), 1),
-    "split_with_sizes_copy": lambda m: torch.split_with_sizes_copy(m(6).detach(), [2, 4]),
-    "flatten dense": lambda m: torch._utils._flatten_dense_tensors([m(2), m(3)]),
+    "split_with_sizes_copy": lambda m: _split_copies(m),
+    "flatten dense": lambda m: _flatten(m),
     "amp unscale": lambda m: _unscale(m),
     "combinations": lambda m: torch.cartesian_prod(_ints(m, 2), _ints(m, 3)),
     "median kthvalue": lambda m: [m(5).median(), m(5).kthvalue(2).values, m(3, 5).mode().values],
@@ -288,6 +288,16 @@ PLAIN: dict[str, Case] = {
     "slogdet": lambda m: torch.slogdet(m(3, 3).detach() + 3 * torch.eye(3, device=m().device)),
     "allclose": lambda m: torch.tensor(float(torch.allclose(m(3), m(3)))),
 }  # fmt: skip
+
+
+def _split_copies(m: Make) -> Result:
+    copies: Any = torch.ops.aten.split_with_sizes_copy(m(6).detach(), [2, 4])
+    return list(copies)
+
+
+def _flatten(m: Make) -> Result:
+    flat: Tensor = torch._C._nn.flatten_dense_tensors([m(2).detach(), m(3).detach()])
+    return flat
 
 
 def _unscale(m: Make) -> Result:

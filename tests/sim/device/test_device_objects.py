@@ -65,7 +65,7 @@ def test_deepcopy_and_pickle_give_separate_memory() -> None:
 def test_data_loader_batches_reach_the_device() -> None:
     data = TensorDataset(torch.arange(12.0).reshape(6, 2), torch.arange(6))
     seen = [
-        (x.to("npu", non_blocking=True), y.npu())
+        (x.to("npu", non_blocking=True), y.to("npu"))
         for x, y in DataLoader(data, batch_size=2, pin_memory=True)
     ]
     assert torch.equal(torch.cat([x for x, _ in seen]).cpu(), data.tensors[0])
@@ -74,7 +74,7 @@ def test_data_loader_batches_reach_the_device() -> None:
 
 def test_storages_are_made_copied_and_shared() -> None:
     storage = torch.UntypedStorage(16, device="npu:1")
-    x = torch.empty(0, device="npu:1").set_(storage)  # type: ignore[call-overload]
+    torch.empty(0, device="npu:1").set_(storage)  # torch_npu describes a bare storage only now
     x = torch.empty(0, dtype=torch.float32, device="npu:1").set_(storage, 0, (4,))  # type: ignore[call-overload]
     x.fill_(2.0)
     assert storage.cpu().tolist() == torch.full((4,), 2.0).untyped_storage().tolist()

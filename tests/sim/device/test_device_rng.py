@@ -1,14 +1,23 @@
 """Random numbers come from the device's generators: seeded, restorable, apart from the CPU's."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+import torch_npu
 from torch.nn import functional as F
 
 from ascend_sim import rng
 
+npu: Any = torch_npu.npu
+
 Draw = Callable[[str], torch.Tensor]
+
+
+def _attend(x: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+
 
 DRAWS: dict[str, Draw] = {
     "randn": lambda d: torch.randn(64, device=d),
@@ -31,43 +40,41 @@ DRAWS: dict[str, Draw] = {
     "xavier": lambda d: torch.nn.init.xavier_uniform_(torch.empty(8, 8, device=d)),
     "rrelu": lambda d: F.rrelu(-torch.ones(64, device=d), training=True),
     "gumbel": lambda d: F.gumbel_softmax(torch.zeros(64, device=d)),
-    "attention dropout": lambda d: F.scaled_dot_product_attention(
-        *[torch.ones(1, 1, 8, 4, device=d)] * 3, dropout_p=0.5
-    ),
+    "attention dropout": lambda d: _attend(torch.ones(1, 1, 8, 4, device=d)),
 }
 
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_draw_repeats_with_the_state_and_advances_it(name: str) -> None:
     draw = DRAWS[name]
-    torch.npu.manual_seed(7)
+    npu.manual_seed(7)
     first = draw("npu:0").cpu()
-    state = torch.npu.get_rng_state()
+    state = npu.get_rng_state()
     second = draw("npu:0").cpu()
     assert not torch.equal(first, second)
-    torch.npu.set_rng_state(state)
+    npu.set_rng_state(state)
     assert torch.equal(draw("npu:0").cpu(), second)
-    torch.npu.manual_seed(7)
+    npu.manual_seed(7)
     assert torch.equal(draw("npu:0").cpu(), first)
 
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_draw_leaves_the_cpu_generator_and_other_devices_alone(name: str) -> None:
     torch.manual_seed(1)
-    cpu, other = torch.get_rng_state(), torch.npu.get_rng_state("npu:1")
+    cpu, other = torch.get_rng_state(), npu.get_rng_state("npu:1")
     DRAWS[name]("npu:0")
     assert torch.equal(torch.get_rng_state(), cpu)
-    assert torch.equal(torch.npu.get_rng_state("npu:1"), other)
+    assert torch.equal(npu.get_rng_state("npu:1"), other)
 
 
 def test_cpu_draws_leave_the_device_alone() -> None:
-    state = torch.npu.get_rng_state()
+    state = npu.get_rng_state()
     torch.randn(64)
-    assert torch.equal(torch.npu.get_rng_state(), state)
+    assert torch.equal(npu.get_rng_state(), state)
 
 
 def test_each_device_has_its_own_stream_of_numbers() -> None:
-    torch.npu.manual_seed_all(3)
+    npu.manual_seed_all(3)
     one, two = torch.randn(9, device="npu:0"), torch.randn(9, device="npu:1")
     assert torch.equal(one.cpu(), two.cpu())
     torch.randn(9, device="npu:0")
@@ -81,15 +88,15 @@ def test_torch_manual_seed_seeds_the_devices_too() -> None:
     first = torch.rand(9, device="npu").cpu()
     torch.manual_seed(11)
     assert torch.equal(torch.rand(9, device="npu").cpu(), first)
-    assert torch.npu.initial_seed() == 11
+    assert npu.initial_seed() == 11
 
 
 def test_own_generator_is_used_and_a_cpu_generator_is_refused() -> None:
     generator = torch.Generator("npu:0")
     generator.manual_seed(5)
-    default = torch.npu.get_rng_state()
+    default = npu.get_rng_state()
     first = torch.randn(9, device="npu:0", generator=generator).cpu()
-    assert torch.equal(torch.npu.get_rng_state(), default)
+    assert torch.equal(npu.get_rng_state(), default)
     generator.manual_seed(5)
     assert torch.equal(torch.randn(9, device="npu:0", generator=generator).cpu(), first)
     with pytest.raises(RuntimeError, match="generator"):
@@ -97,7 +104,7 @@ def test_own_generator_is_used_and_a_cpu_generator_is_refused() -> None:
 
 
 def test_generator_offset_and_graphsafe_state() -> None:
-    generator = torch.npu.default_generators[0]
+    generator = npu.default_generators[0]
     generator.manual_seed(9)
     torch.rand(5, device="npu:0")
     assert generator.get_offset() > 0
@@ -110,14 +117,14 @@ def test_generator_offset_and_graphsafe_state() -> None:
 
 
 def test_fork_rng_restores_the_device() -> None:
-    torch.npu.manual_seed(2)
+    npu.manual_seed(2)
     with torch.random.fork_rng(devices=[0], device_type="npu"):
         inside = torch.rand(5, device="npu").cpu()
     assert torch.equal(torch.rand(5, device="npu").cpu(), inside)
 
 
 def test_dropout_scales_and_its_gradient_uses_the_same_mask() -> None:
-    torch.npu.manual_seed(4)
+    npu.manual_seed(4)
     x = torch.ones(4096, device="npu", requires_grad=True)
     y = F.dropout(x, 0.25)
     y.sum().backward()

@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,42 +11,44 @@ import torch_npu
 
 from ascend_sim.errors import NoKernelError
 
+npu: Any = torch_npu.npu
+
 MIB = 2**20
 
 
 @pytest.fixture(autouse=True)
 def fresh_device() -> Iterator[None]:
     gc.collect()
-    torch.npu.set_device(0)
-    torch.npu.empty_cache()
+    npu.set_device(0)
+    npu.empty_cache()
     yield
-    torch.npu.set_device(0)
+    npu.set_device(0)
 
 
 def test_machine_has_eight_named_devices() -> None:
-    assert torch.npu.is_available()
-    assert torch.npu.device_count() == 8
-    assert torch.npu.get_device_name(7) == "Ascend910B3"
-    properties = torch.npu.get_device_properties(3)
+    assert npu.is_available()
+    assert npu.device_count() == 8
+    assert npu.get_device_name(7) == "Ascend910B3"
+    properties = npu.get_device_properties(3)
     assert properties.name == "Ascend910B3"
     assert properties.total_memory == 64 * 1024 * MIB
-    assert torch.npu.is_bf16_supported()
+    assert npu.is_bf16_supported()
     assert torch.accelerator.current_accelerator() == torch.device("npu")
 
 
 def test_current_device_decides_where_tensors_go() -> None:
-    torch.npu.set_device(2)
-    assert torch.npu.current_device() == 2
+    npu.set_device(2)
+    assert npu.current_device() == 2
     assert torch.ones(1, device="npu").device == torch.device("npu", 2)
-    with torch.npu.device(5):
+    with npu.device(5):
         assert (torch.zeros(3, device="npu") + 1).device.index == 5
     assert torch.arange(3, device="npu:4").device.index == 4
-    assert torch.npu.current_device() == 2
+    assert npu.current_device() == 2
 
 
 def test_device_number_beyond_the_last_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"107001|invalid device"):
-        torch.npu.set_device(8)
+        npu.set_device(8)
 
 
 def test_results_stay_on_the_device_of_their_arguments() -> None:
@@ -87,74 +90,74 @@ def test_cpu_scalar_beside_a_device_tensor_is_taken() -> None:
 
 
 def test_streams_and_events_keep_time() -> None:
-    stream = torch.npu.Stream()
-    start, end = torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
-    with torch.npu.stream(stream):
-        assert torch.npu.current_stream() == stream
+    stream = npu.Stream()
+    start, end = npu.Event(enable_timing=True), npu.Event(enable_timing=True)
+    with npu.stream(stream):
+        assert npu.current_stream() == stream
         start.record()
         before = time.perf_counter()
         while time.perf_counter() - before < 0.002:
             torch.ones(8, device="npu").sum()
         end.record()
-    torch.npu.current_stream().wait_stream(stream)
-    torch.npu.current_stream().wait_event(end)
+    npu.current_stream().wait_stream(stream)
+    npu.current_stream().wait_event(end)
     end.synchronize()
     assert end.query()
     assert stream.query()
     assert 2.0 <= start.elapsed_time(end) < 1000.0
-    assert torch.npu.current_stream() != stream
-    torch.npu.synchronize()
+    assert npu.current_stream() != stream
+    npu.synchronize()
 
 
 def test_record_stream_lets_memory_be_reused() -> None:
-    side = torch.npu.Stream()
+    side = npu.Stream()
     x = torch.ones(MIB, device="npu")
     x.record_stream(side)
     address = x.data_ptr()
     del x
-    torch.npu.synchronize()
+    npu.synchronize()
     assert torch.ones(MIB, device="npu").data_ptr() == address
 
 
 def test_memory_statistics_count_each_device() -> None:
-    before = torch.npu.memory_allocated(1)
-    torch.npu.reset_peak_memory_stats(1)
+    before = npu.memory_allocated(1)
+    npu.reset_peak_memory_stats(1)
     x = torch.empty(4 * MIB, dtype=torch.uint8, device="npu:1")
     y = x + x
-    used = torch.npu.memory_allocated(1) - before
+    used = npu.memory_allocated(1) - before
     assert 8 * MIB <= used < 9 * MIB
-    assert torch.npu.memory_reserved(1) >= used
+    assert npu.memory_reserved(1) >= used
     del x, y
-    assert torch.npu.memory_allocated(1) == before
-    assert torch.npu.max_memory_allocated(1) - before == used
-    stats = torch.npu.memory_stats(1)
-    assert stats["allocated_bytes.all.peak"] == torch.npu.max_memory_allocated(1)
-    torch.npu.reset_peak_memory_stats(1)
-    assert torch.npu.max_memory_allocated(1) == before
-    assert "npu:1" not in torch.npu.memory_summary(0)
+    assert npu.memory_allocated(1) == before
+    assert npu.max_memory_allocated(1) - before == used
+    stats = npu.memory_stats(1)
+    assert stats["allocated_bytes.all.peak"] == npu.max_memory_allocated(1)
+    npu.reset_peak_memory_stats(1)
+    assert npu.max_memory_allocated(1) == before
+    assert "npu:1" not in npu.memory_summary(0)
 
 
 def test_results_of_every_kind_are_device_memory() -> None:
     x = torch.randn(256, 256, device="npu:6")
-    base = torch.npu.memory_allocated(6)
+    base = npu.memory_allocated(6)
     size = x.untyped_storage().nbytes()
     kept = [x @ x, x.softmax(-1), torch.nn.functional.layer_norm(x, (256,)), x.clone(), x.double()]
-    kept += [torch_npu.npu_swiglu(x), torch.nn.functional.embedding(torch.arange(9).npu(6), x)]
+    kept += [torch_npu.npu_swiglu(x), torch.nn.functional.embedding(torch.arange(9).to("npu:6"), x)]
     expected = 4 * size + 2 * size + size // 2 + 9 * 1024
-    assert expected <= torch.npu.memory_allocated(6) - base < expected + 32 * 1024
+    assert expected <= npu.memory_allocated(6) - base < expected + 32 * 1024
     del kept
-    assert torch.npu.memory_allocated(6) == base
+    assert npu.memory_allocated(6) == base
 
 
 def test_mem_get_info_follows_the_cache() -> None:
-    torch.npu.set_device(4)
-    free, total = torch.npu.mem_get_info(4)
+    npu.set_device(4)
+    free, total = npu.mem_get_info(4)
     assert total == 64 * 1024 * MIB
     x = torch.empty(64 * MIB, dtype=torch.uint8, device="npu:4")
-    assert free - torch.npu.mem_get_info(4)[0] == torch.npu.memory_reserved(4) >= 64 * MIB
+    assert free - npu.mem_get_info(4)[0] == npu.memory_reserved(4) >= 64 * MIB
     del x
-    torch.npu.empty_cache()
-    assert torch.npu.mem_get_info(4)[0] == free
+    npu.empty_cache()
+    assert npu.mem_get_info(4)[0] == free
 
 
 def test_too_large_an_allocation_is_out_of_memory() -> None:
@@ -164,22 +167,22 @@ def test_too_large_an_allocation_is_out_of_memory() -> None:
 
 
 def test_cached_memory_is_given_back_before_running_out() -> None:
-    torch.npu.set_device(3)
+    npu.set_device(3)
     x = torch.empty(40 * 1024 * MIB, dtype=torch.uint8, device="npu:3")
     del x
-    assert torch.npu.memory_reserved(3) >= 40 * 1024 * MIB
+    assert npu.memory_reserved(3) >= 40 * 1024 * MIB
     y = torch.empty(50 * 1024 * MIB, dtype=torch.uint8, device="npu:3")
     assert y.nbytes == 50 * 1024 * MIB
     del y
-    torch.npu.empty_cache()
+    npu.empty_cache()
 
 
 def test_resize_to_zero_frees_and_use_after_it_is_refused() -> None:
     x = torch.ones(2 * MIB, device="npu:5")
     tail = x[MIB:]
-    base = torch.npu.memory_allocated(5)
+    base = npu.memory_allocated(5)
     x.untyped_storage().resize_(0)
-    assert base - torch.npu.memory_allocated(5) >= 8 * MIB
+    assert base - npu.memory_allocated(5) >= 8 * MIB
     with pytest.raises(RuntimeError, match="storage was freed"):
         x + 1
     with pytest.raises(RuntimeError, match="storage was freed"):
@@ -220,15 +223,15 @@ def test_copies_convert_between_hosts_devices_and_dtypes() -> None:
 
 
 def test_settings_are_accepted() -> None:
-    torch.npu.set_option({"ACL_PRECISION_MODE": "must_keep_origin_dtype"})
-    torch.npu.set_compile_mode(jit_compile=False)
-    torch.npu.config.allow_internal_format = True
-    torch.npu.matmul.allow_hf32 = False
-    assert torch.npu.matmul.allow_hf32 is False
+    npu.set_option({"ACL_PRECISION_MODE": "must_keep_origin_dtype"})
+    npu.set_compile_mode(jit_compile=False)
+    npu.config.allow_internal_format = True
+    npu.matmul.allow_hf32 = False
+    assert npu.matmul.allow_hf32 is False
 
 
 def test_format_cast_keeps_values_and_reports_the_format() -> None:
-    torch.npu.config.allow_internal_format = True
+    npu.config.allow_internal_format = True
     x = torch.randn(20, 30, device="npu", dtype=torch.float16)
     cast = torch_npu.npu_format_cast(x, 29)
     assert torch_npu.get_npu_format(cast) == torch_npu.Format.FRACTAL_NZ
@@ -243,9 +246,9 @@ def test_format_cast_keeps_values_and_reports_the_format() -> None:
 
 
 def test_graph_capture_is_refused_with_a_reason() -> None:
-    graph = torch.npu.NPUGraph()
+    graph = npu.NPUGraph()
     with (
-        torch.npu.stream(torch.npu.Stream()),
+        npu.stream(npu.Stream()),
         pytest.raises(RuntimeError, match=r"aclmdlRICaptureBegin is not simulated"),
     ):
         graph.capture_begin()
@@ -262,9 +265,9 @@ def test_operator_without_a_kernel_names_itself() -> None:
 
 
 def test_freed_tensors_leave_nothing_behind() -> None:
-    base = torch.npu.memory_allocated(7)
+    base = npu.memory_allocated(7)
     for _ in range(3):
         x = torch.randn(64, 64, device="npu:7", requires_grad=True)
         torch.nn.functional.gelu(x @ x).sum().backward()
         del x
-    assert torch.npu.memory_allocated(7) == base
+    assert npu.memory_allocated(7) == base

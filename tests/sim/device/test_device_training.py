@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch_npu
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+npu: Any = torch_npu.npu
 
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
@@ -105,7 +108,7 @@ def test_grad_scaler_skips_a_step_with_infinite_gradients() -> None:
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_recomputation_repeats_dropout(use_reentrant: bool) -> None:
-    torch.npu.manual_seed(3)
+    npu.manual_seed(3)
     x = torch.randn(64, device="npu", requires_grad=True)
     masks: list[Tensor] = []
 
@@ -137,9 +140,11 @@ def test_custom_function_and_hooks_see_device_tensors() -> None:
             return grads[0] * 2
 
     x = torch.ones(3, device="npu:2", requires_grad=True)
-    accumulate = x.expand_as(x).grad_fn.next_functions[0][0]
+    apply: Any = Double.apply
+    expanded: Any = x.expand_as(x)
+    accumulate = expanded.grad_fn.next_functions[0][0]
     handle = accumulate.register_hook(lambda *_: seen.append("accumulated"))
-    Double.apply(x).sum().backward()
+    apply(x).sum().backward()
     handle.remove()
     assert seen == ["npu:2", "accumulated"]
     assert x.grad is not None
