@@ -121,6 +121,27 @@ def test_ranks_are_spawned_where_a_preloaded_module_runs_threads(tmp_path: Path)
     assert alive == [(True, 3), (True, 3)]
 
 
+def test_ranks_are_spawned_where_a_preloaded_module_uses_the_device(tmp_path: Path) -> None:
+    (tmp_path / "eager.py").write_text(
+        textwrap.dedent(
+            """
+            import torch
+
+            table = torch.arange(4.0, device="npu")
+
+            def total(rank_offset):
+                return table.sum() + rank_offset
+            """
+        )
+    )
+
+    preload = ("ascend_sim:install", "eager")
+    with ranks.ForkServer(path=[str(tmp_path)], preload=preload) as tree:
+        (total,) = tree.run("eager:total", 1, world_size=1, backend="hccl")
+
+    assert (total.item(), total.device.type) == (7.0, "cpu")
+
+
 def test_a_failing_import_is_reported_with_its_traceback(tmp_path: Path) -> None:
     (tmp_path / "broken_module.py").write_text("raise OSError('no such library')\n")
 

@@ -1,5 +1,9 @@
 """The communication log: bytes and calls by group, order of launches, forgotten handles."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,7 +93,7 @@ def test_launches_waits_and_compute_are_logged_in_order() -> None:
         assert handle is not None
         handle.wait()
         dist.broadcast(x, 0)
-        y.sum().backward()  # type: ignore[no-untyped-call]
+        y.sum().backward()
     handle.wait()
 
     assert [(e.kind, e.name) for e in log[:6]] == [
@@ -137,6 +141,36 @@ def test_a_handle_nobody_waits_for_is_reported_with_its_place() -> None:
     assert comm_log.unwaited() == []
 
 
+FORGETFUL = """
+import ascend_sim
+ascend_sim.install()
+import torch, torch.distributed as dist
+dist.init_process_group("hccl", rank=0, world_size=1, store=dist.HashStore())
+handle = dist.all_reduce(torch.ones(2, device="npu"), async_op=True)
+dist.barrier()
+"""
+
+
+def test_a_process_reports_at_exit_what_it_forgot(tmp_path: Path) -> None:
+    script = tmp_path / "forgetful.py"
+    script.write_text(FORGETFUL)
+    tools = str(Path(comm_log.__file__).parents[1])
+
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "ASCEND_SIM_REPORT_UNWAITED": "1", "PYTHONPATH": tools},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    (report,) = [line for line in ended.stderr.splitlines() if line.startswith("ascend_sim:")]
+    assert "all_reduce in group '0' was never waited for" in report
+    assert "handle = dist.all_reduce" in ended.stderr
+
+
 @pytest.mark.ranks(2)
 def test_waiting_for_the_tensor_of_a_functional_collective_counts_as_waiting() -> None:
     import torch.distributed._functional_collectives as functional
@@ -144,7 +178,7 @@ def test_waiting_for_the_tensor_of_a_functional_collective_counts_as_waiting() -
     with comm_log.record_launches(compute=False) as log:
         total = functional.all_reduce(ones(2), "sum", c10d.GroupMember.WORLD)
         assert len(comm_log.unwaited()) == 1
-        total = functional.wait_tensor(total)  # type: ignore[no-untyped-call]
+        total = functional.wait_tensor(total)
     assert total.tolist() == [2.0, 2.0]
     assert comm_log.unwaited() == []
     assert [e.kind for e in log] == ["launch", "wait"]

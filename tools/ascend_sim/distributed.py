@@ -5,6 +5,7 @@ reach it as they reach any backend: through the c10d operators, whose device ker
 here, or, from torch_npu's Python code, by method.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,9 @@ _libraries: list[Any] = []
 def install() -> None:
     """Carry `hccl` groups by gloo from now on; a second call does nothing.
 
+    ASCEND_SIM_REPORT_UNWAITED=1 makes the process name, at exit, the collectives that it never
+    waited for.
+
     Raises:
         RuntimeError: process groups exist already.
     """
@@ -45,6 +49,8 @@ def install() -> None:
         _libraries.append(library)
     _watch_waits()
     _group_calls()
+    if os.environ.get("ASCEND_SIM_REPORT_UNWAITED", "0") not in ("", "0"):
+        comm_log.report_unwaited_at_exit()
 
 
 def group_by_comm_name(name: str) -> Any:

@@ -55,6 +55,14 @@ def preload_modules(names: Sequence[str]) -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
+def can_fork() -> bool:
+    """Whether what was preloaded survives a fork: threads and a device in use do not."""
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        return False
+    npu = sys.modules.get("torch_npu.npu")
+    return npu is None or not npu.is_initialized()
+
+
 def main(argv: Sequence[str]) -> None:
     """Serve calls on the socket `argv[0]`; `argv[1]` is how to start ranks, the rest imports."""
     connection = Connection(int(argv[0]))
@@ -70,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
         connection.send(traceback.format_exc())
         return
     if start == "auto":
-        start = "fork" if len(list(Path("/proc/self/task").iterdir())) == 1 else "spawn"
+        start = "fork" if can_fork() else "spawn"
     connection.send("")
     while True:
         try:

@@ -125,7 +125,7 @@ class ForkServer:
         preload: modules to import once; `module:function` is imported and called.
         env: environment variables of the server and its ranks, on top of this process's.
         start: `fork`, `spawn` (a fresh interpreter for each rank, slow), or `auto`: fork unless the
-            preloaded modules have left threads running, which no fork survives.
+            preloaded modules run threads or use the device, which no fork survives.
     """
 
     def __init__(
