@@ -22,6 +22,7 @@ COMMANDS = {
     "apply": "Write the patched tree as a git repository, one commit per overlay.",
     "list": "List the overlays.",
     "show": "Show one overlay: options, releases, files and patches.",
+    "drift": "Show upstream code that overlays edit or use, where it changed.",
     "check": "Check every overlay on every release it claims.",
     "new": "Start a new overlay, step by step.",
     "verify": "Prove that a wheel or an installation is what its records say.",
