@@ -15,9 +15,11 @@ Named = dict[str, torch.Tensor]
 
 def make_config(dtype: torch.dtype, *, fused: bool = False, **changes: Any) -> Any:
     """A small SwiGLU transformer config."""
+    from megatron.core import parallel_state
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     settings: dict[str, Any] = {
+        "tensor_model_parallel_size": parallel_state.get_tensor_model_parallel_world_size(),
         "num_layers": 2,
         "hidden_size": 32,
         "ffn_hidden_size": 40,
@@ -144,7 +146,7 @@ def run_legacy_mlp(dtype: torch.dtype, *, fused: bool = False) -> Named:
 
 
 def run_gpt(dtype: torch.dtype, **changes: Any) -> Named:
-    """Two layers of GPT with rotary embeddings: logits, loss and every gradient."""
+    """Two layers of GPT with rotary embeddings: the loss of each token and every gradient."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
 
@@ -159,10 +161,9 @@ def run_gpt(dtype: torch.dtype, **changes: Any) -> Named:
     tokens = torch.randint(0, 64, (2, 12), device="cuda")
     positions = torch.arange(12, device="cuda").expand(2, 12)
     mask = torch.ones(12, 12, dtype=torch.bool, device="cuda").triu(1).expand(2, 1, 12, 12)
-    logits = model(tokens, positions, mask)
-    loss = F.cross_entropy(logits.float().flatten(0, 1), tokens.roll(-1, 1).flatten())
-    loss.backward()  # type: ignore[no-untyped-call]
-    named = {"logits": logits, "loss": loss}
+    losses = model(tokens, positions, mask, labels=tokens.roll(-1, 1))
+    losses.float().mean().backward()
+    named = {"losses": losses}
     return named | {f"grad {name}": _grad(p) for name, p in model.named_parameters()}
 
 
@@ -250,7 +251,7 @@ def _perturb_biases(module: torch.nn.Module) -> None:
 
 def _backward(module: torch.nn.Module | None, out: torch.Tensor, **leaves: torch.Tensor) -> Named:
     """Backward with a gradient that differs at every element; every gradient by name."""
-    out.backward(torch.randn_like(out))  # type: ignore[no-untyped-call]
+    out.backward(torch.randn_like(out))
     named = {"out": out} | {f"grad {name}": _grad(leaf) for name, leaf in leaves.items()}
     parameters = dict(module.named_parameters()) if module is not None else {}
     return named | {f"grad {name}": _grad(p) for name, p in parameters.items()}

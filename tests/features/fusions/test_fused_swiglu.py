@@ -90,6 +90,20 @@ def test_on_is_the_same_function_on_the_other_releases(trees: Trees, tag: str) -
         assert_near(got, want, computed_in=dtype, case=name)
 
 
+def test_on_is_the_same_function_on_two_tensor_parallel_ranks(trees: Trees) -> None:
+    names = ("mlp, fused bias", "gpt")
+    scenarios = [make_scenario(n, torch.float32, fused=f) for f in (False, True) for n in names]
+    ranks = run_on_device(
+        trees.patched("core_v0.16.1", OVERLAYS),
+        scenarios,
+        world_size=2,
+        sizes={"tensor_model_parallel_size": 2},
+    )
+    for results in ranks:
+        for name, want, got in zip(names, results[:2], results[2:], strict=True):
+            assert_near(got, want, case=name)
+
+
 def test_on_launches_the_operator_once_a_pass(trees: Trees) -> None:
     cases = {
         # Two weight-free shapes, each with and without bias, and one weighted call; the weighted
