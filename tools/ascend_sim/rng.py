@@ -6,7 +6,6 @@ so that equal states give equal values and a state that is read and set again re
 values are not those of a real chip.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,11 +36,8 @@ def draw(
     if generator is None:
         index = device.index if isinstance(device, torch.device) else device
         generator = _npu.default_generators[_npu.current_device() if index is None else index]
-    state = generator.get_state()
-    seed, offset = struct.unpack("<QQ", bytes(state.tolist()))
-    advanced = (offset + (count + _STEP - 1) // _STEP * _STEP) & _MASK
-    packed = bytearray(struct.pack("<QQ", seed, advanced))
-    generator.set_state(torch.frombuffer(packed, dtype=torch.uint8))
+    seed, offset = generator.initial_seed(), generator.get_offset()
+    generator.set_offset((offset + (count + _STEP - 1) // _STEP * _STEP) & _MASK)
     return seed, offset
 
 
