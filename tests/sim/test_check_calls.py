@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from ascend_sim.contract.check_calls import check, check_source, main
+from ascend_sim.contract.check_calls import check, judge_all, main, read_uses
 from ascend_sim.contract.schemas import release
 
 HEADER = "import torch, torch_npu\n"
 
 
 def messages(source: str, *, version: str = "2.13.0") -> list[str]:
-    found = check_source(HEADER + source, path="m.py", against=release(version))
+    found = judge_all(read_uses(HEADER + source), path="m.py", against=release(version))
     return [f"{finding.name}: {finding.message}" for finding in found]
 
 

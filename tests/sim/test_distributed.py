@@ -99,7 +99,6 @@ def test_list_all_gather_takes_shards_of_different_sizes() -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.filterwarnings("ignore:HCCL doesn't support gather")
 def test_gather_and_reduce_on_a_root() -> None:
     rank = dist.get_rank()
     parts = [torch.empty(2, device=device()) for _ in range(2)] if rank == 1 else None
@@ -113,7 +112,6 @@ def test_gather_and_reduce_on_a_root() -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
 def test_single_tensor_forms_under_old_and_new_names() -> None:
     rank = dist.get_rank()
     for gather in (dist.all_gather_into_tensor, dist.all_gather_single):
@@ -391,3 +389,39 @@ def test_torch_ddp_averages_gradients() -> None:
         dense(batch).square().mean().backward()
     for one, other in zip(wrapped.parameters(), dense.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
+
+
+@pytest.mark.ranks(2, backend=None)
+def test_groups_wrapped_for_debugging_work() -> None:
+    c10d_c: Any = torch._C._distributed_c10d
+    c10d_c.set_debug_level(c10d_c.DebugLevel.DETAIL)
+    dist.init_process_group("hccl", timeout=datetime.timedelta(seconds=40))
+    value = of_rank(2)
+    dist.all_reduce(value)
+    check(value, [3.0, 3.0])
+    whole = torch.empty(2, device=device())
+    dist.all_gather_single(whole, of_rank(1))
+    check(whole, [1.0, 2.0])
+
+
+@pytest.mark.ranks(1, backend=None)
+def test_the_fake_backend_takes_device_tensors() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("npu:fake", rank=0, world_size=64, store=FakeStore())
+    value = torch.ones(2, device="npu:0")
+    dist.all_reduce(value)
+    whole = torch.zeros(128, device="npu:0")
+    dist.all_gather_single(whole, value)
+    dist.barrier()
+    assert value.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.ranks(2)
+def test_a_group_of_one_needs_no_peer() -> None:
+    alone = [dist.new_group([0]), dist.new_group([1])][dist.get_rank()]
+    value = of_rank(2)
+    dist.all_reduce(value, op=Op.AVG, group=alone)
+    whole = torch.empty(2, device=device())
+    dist.all_gather_single(whole, value, group=alone)
+    check(whole, [dist.get_rank() + 1.0] * 2)

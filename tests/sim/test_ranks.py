@@ -178,6 +178,11 @@ def test_marked_tests_run_on_ranks_and_show_operands(pytester: pytest.Pytester) 
         def test_needs_a_lock(lock):
             pass
 
+        class TestInAClass:
+            @pytest.mark.ranks(2, preload=(), backend=None)
+            def test_has_a_self(self, tmp_path):
+                assert type(self) is TestInAClass and tmp_path.exists()
+
         @pytest.mark.ranks(2, width=3)
         def test_has_a_wrong_keyword():
             pass
@@ -186,7 +191,7 @@ def test_marked_tests_run_on_ranks_and_show_operands(pytester: pytest.Pytester) 
 
     result = pytester.runpytest_inprocess("-p", "ascend_sim.ranks_plugin", "-p", "no:cacheprovider")
 
-    result.assert_outcomes(passed=1, failed=3)
+    result.assert_outcomes(passed=2, failed=3)
     output = result.stdout.str()
     assert "rank 1 failed" in output
     assert "assert (1 + 10) == 10" in output

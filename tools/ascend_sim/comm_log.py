@@ -126,8 +126,8 @@ def record_launches(*, compute: bool = True) -> Iterator[list[Event]]:
     """
     before, _state.log = _state.log, []
     try:
-        log: Any = _ComputeLog
-        with log() if compute else contextlib.nullcontext():
+        compute_log: Any = _ComputeLog
+        with compute_log() if compute else contextlib.nullcontext():
             yield _state.log
     finally:
         _state.log = before
@@ -202,7 +202,7 @@ def _print_unwaited() -> None:
         print(f"ascend_sim: {line}", file=sys.stderr)
 
 
-class _ComputeLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _ComputeLog(TorchDispatchMode):
     """Logs every operator on device tensors that computes or moves data."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

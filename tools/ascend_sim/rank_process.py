@@ -6,6 +6,7 @@ import datetime
 import faulthandler
 import importlib
 import importlib.util
+import inspect
 import itertools
 import json
 import os
@@ -90,7 +91,9 @@ def _call(call: Call, place: RankPlace, listener_fd: int) -> bytes:
         _join(call, place)
     function: Any = _load(call.target)
     for name in call.target.qualname.split("."):
-        function = getattr(function, name)
+        owner, function = function, getattr(function, name)
+        if isinstance(owner, type) and inspect.isfunction(function):
+            function = getattr(owner(), name)  # a test of a class, on an instance of its own
     return pickle.dumps(_to_host(function(*call.args, **dict(call.kwargs))))
 
 

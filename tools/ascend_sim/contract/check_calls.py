@@ -10,7 +10,7 @@ stands under a `hasattr(torch_npu, ...)` for the same name.
 import ast
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -57,26 +57,28 @@ def check(directory: Path | str, *, version: str = DEFAULT_VERSION) -> list[Find
     found: dict[Finding, list[str]] = {}
     for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
         shown = path.name if root.is_file() else path.relative_to(root).as_posix()
+        uses = read_uses(path.read_bytes())
         for one in releases:
-            for finding in check_source(path.read_bytes(), path=shown, against=one):
+            for finding in judge_all(uses, path=shown, against=one):
                 found.setdefault(finding, []).append(one.version)
     return sorted(replace(finding, versions=tuple(where)) for finding, where in found.items())
 
 
-def check_source(source: bytes | str, *, path: str, against: Release) -> list[Finding]:
-    """Check one module; a module that does not parse has no findings here."""
+def read_uses(source: bytes | str) -> list[Use]:
+    """The uses of torch_npu in a module; none if it does not parse, which is the gate's to say."""
     text = source.decode(errors="replace") if isinstance(source, bytes) else source
     if "npu" not in text:
         return []
     try:
-        tree = ast.parse(text)
+        return list(find_uses(ast.parse(text)))
     except (SyntaxError, ValueError):
         return []
-    return [
-        Finding(path, use.line, use.name, message)
-        for use in find_uses(tree)
-        if (message := judge(use, against))
-    ]
+
+
+def judge_all(uses: Iterable[Use], *, path: str, against: Release) -> list[Finding]:
+    """The uses that do not fit one release."""
+    judged = ((use, judge(use, against)) for use in uses)
+    return [Finding(path, use.line, use.name, message) for use, message in judged if message]
 
 
 def judge(use: Use, against: Release) -> str:
