@@ -1,12 +1,15 @@
-"""Check overlays: patch headers, and a dry apply with gate on every release they claim."""
+"""Check overlays on every release they claim: headers, lint, dry apply with gate, unread drift."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
+from mindspeed_overlay.apply import Landing
 from mindspeed_overlay.build import gate_files, patch_files
+from mindspeed_overlay.check_overlay import Examiner
 from mindspeed_overlay.errors import OverlayError, Problem, SourceError
+from mindspeed_overlay.lint import Overlap
 from mindspeed_overlay.overlay import Overlay, OverlaySet
 from mindspeed_overlay.patch import check_header, parse_patch
 from mindspeed_overlay.pins import Pins, Release
@@ -27,6 +30,8 @@ class Checked:
     exit_code: int
     unchecked: str = ""
     """Why this pair could not be looked at; empty if it was."""
+    overlaps: tuple[Overlap, ...] = ()
+    """Overlays that edit one symbol: no fault, and where to look when both change."""
 
 
 def check_releases(
@@ -59,24 +64,38 @@ def _check_release(
     except OverlayError as error:
         return Checked(release.tag, tree, 0, (), 0, unchecked=str(error.problems[0].message))
     served = [o for o in overlays.overlays if o.serves(release.tag, order)]
+    examiner = Examiner.of(overlays, release.tag, order, source.files)
     problems: list[Problem] = []
     codes: list[int] = []
     for overlay in served:
-        headers = check_headers(overlay, release, order, source.files)
-        problems += headers
-        codes += [4] if headers else []
+        found = check_headers(overlay, release, order, source.files)
+        found += examiner.lint(overlay)
+        problems += found
+        codes += [4] if found else []
+    landings: list[tuple[str, Landing]] = []
     selections = [Selection(features=(o.id,)) for o in served] + [Selection()]
-    for selection in selections:
+    for overlay_alone, selection in zip((*served, None), selections, strict=True):
         try:
             plan = make_plan(overlays, pins, release, selection=selection, tree=tree)
-            gate_files(plan, source.files, patch_files(plan, source.files))
+            patched = patch_files(plan, source.files)
+            gate_files(plan, source.files, patched)
         except OverlayError as error:
             problems += error.problems
             codes.append(error.exit_code)
+            continue
+        if overlay_alone is not None:
+            drift = examiner.find_drift(overlay_alone, plan, patched)
+            problems += drift
+            codes += [6] if drift else []
+            own = [x for x in patched.landings if x.overlay == overlay_alone.id]
+            landings += ((overlay_alone.id, landing) for landing in own)
+    overlaps, unknowing = examiner.find_overlaps(landings)
+    problems += unknowing
+    codes += [4] if unknowing else []
     unique = tuple(dict.fromkeys(replace(p) for p in problems))
     # A patch that does not apply (5) explains more than what follows from it.
     code = 5 if 5 in codes else min(codes, default=0)
-    return Checked(release.tag, tree, len(selections), unique, code)
+    return Checked(release.tag, tree, len(selections), unique, code, overlaps=tuple(overlaps))
 
 
 def _floor(release: Release) -> str:

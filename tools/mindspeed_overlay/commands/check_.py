@@ -21,7 +21,7 @@ from mindspeed_overlay.options import json_option, release_option
 def command(
     workspace: Workspace, release: str | None, spec: str, offline: bool, jobs: int, as_json: bool
 ) -> int:
-    """Check definitions, patch headers, and a dry apply with gate on every release.
+    """Check definitions, patch headers, lint, a dry apply with gate, and drift on every release.
 
     Each overlay is applied alone with its requirements, then all together, on each (release, tree)
     pair. The full tree needs a git source; without one it is reported as not checked.
@@ -80,5 +80,6 @@ def _describe(result: object) -> dict[str, object]:
         "selections": result.selections,
         "checked": not result.unchecked,
         "reason": result.unchecked,
+        "overlaps": [o.to_json() for o in result.overlaps],
         "problems": [p.to_json() for p in result.problems],
     }
