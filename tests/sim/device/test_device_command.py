@@ -136,6 +136,25 @@ def test_libraries_are_built_once_and_name_what_they_refuse(
     assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == [folder.name]
 
 
+def test_processes_that_start_together_build_once(tmp_path: Path) -> None:
+    code = "from ascend_sim import stub; print(stub.ensure_libraries())"
+    command, setting = [sys.executable, "-c", code], {"ASCEND_SIM_CACHE": str(tmp_path)}
+    environment = os.environ | setting | {"PYTHONPATH": str(TOOLS)}
+    started = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    folders = {process.communicate(timeout=60)[0].strip() for process in started}
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert [entry for entry in tmp_path.iterdir() if entry.is_dir()] == [Path(folders.pop())]
+    assert not folders
+
+
+def test_poisoned_memory_is_not_a_number() -> None:
+    code = "import torch; x = torch.empty(9, device='npu'); print(x.isnan().all().item(), x.sum())"
+    assert run_on_device(code, "--poison").split() == ["True", "tensor(nan,", "device='npu:0')"]
+
+
 def test_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASCEND_SIM_CACHE", str(tmp_path))
     monkeypatch.setenv("CC", "no-such-compiler")

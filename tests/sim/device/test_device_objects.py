@@ -72,6 +72,12 @@ def test_data_loader_batches_reach_the_device() -> None:
     assert torch.cat([y for _, y in seen]).tolist() == list(range(6))
 
 
+def test_data_loader_workers_run_beside_the_device() -> None:
+    torch.ones(1, device="npu")
+    loader = DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2, num_workers=1)
+    assert [x.to("npu").sum().item() for (x,) in loader] == [1.0, 5.0]
+
+
 def test_storages_are_made_copied_and_shared() -> None:
     storage = torch.UntypedStorage(16, device="npu:1")
     torch.empty(0, device="npu:1").set_(storage)  # torch_npu describes a bare storage only now
