@@ -305,6 +305,9 @@ def test_options_backends_by_device_and_joining_again() -> None:
     assert group is not None
     backend: Any = group._get_backend(torch.device("npu"))
     assert backend.options.hccl_config == {"hccl_buffer_size": 200}
+    assert backend.options._timeout == limit
+    plain: Any = dist.new_group([0, 1])
+    assert plain._get_backend(torch.device("npu")).options.global_ranks_in_group == [0, 1]
     dist.all_reduce(of_rank(1))
     dist.destroy_process_group()
 

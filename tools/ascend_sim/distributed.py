@@ -5,6 +5,7 @@ reach it as they reach any backend: through the c10d operators, whose device ker
 here, or, from torch_npu's Python code, by method.
 """
 
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -83,6 +84,13 @@ def cpu_backend(group: Any | str | None = None) -> Hccl:
 
 
 def _make_group(options: Any, hccl_options: Any = None) -> Hccl:
+    """Make a group with torch_npu's own options, filled in as torch_npu does."""
+    hccl: Any = importlib.import_module("torch_npu")._C._distributed_c10d.ProcessGroupHCCL
+    if not isinstance(hccl_options, hccl.Options):
+        hccl_options = hccl.Options()
+    hccl_options._timeout = options.timeout
+    hccl_options.global_ranks_in_group = options.global_ranks_in_group
+    hccl_options.group_id = options.group_id
     backend = Hccl(options, hccl_options)
     _groups[backend.get_hccl_comm_name(0)] = backend
     _kept.append(backend)

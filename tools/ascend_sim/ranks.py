@@ -12,6 +12,7 @@ results arrive as CPU tensors.
 """
 
 import atexit
+import importlib
 import json
 import os
 import pickle
@@ -27,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-DEFAULT_PRELOAD = ("ascend_sim:install",)
+DEFAULT_PRELOAD = ("ascend_sim.ranks:prepare_device",)
 """What a server imports unless told otherwise; `module:function` is imported and called."""
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
@@ -44,6 +45,17 @@ _ENVIRONMENT = {
 }
 _LOST_PEER = re.compile(r"^RuntimeError: .*Connection (reset|closed) by peer", re.MULTILINE)
 _GRACE_S = 15.0  # for the server to collect stacks and kill the ranks, after a call's own limit
+
+
+def prepare_device() -> None:
+    """Import torch_npu: on the real device where there is one, else on the simulated one."""
+    import ascend_sim
+    from ascend_sim.autoload import has_cann
+
+    if has_cann():
+        importlib.import_module("torch_npu")
+    else:
+        ascend_sim.install()
 
 
 class RankError(AssertionError):
