@@ -1,0 +1,1 @@
+"""Status: what state each overlay is in on each pinned release, and why."""
