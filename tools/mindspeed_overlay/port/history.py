@@ -1,0 +1,103 @@
+"""Which upstream commits explain a conflict, from a git repository that has the history."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from mindspeed_overlay.port.engine import Ported
+from mindspeed_overlay.port.model import Commit, Piece
+from mindspeed_overlay.port.threads import OverlayResult, PatchResult
+from mindspeed_overlay.source.transport import run_git
+
+_FORMAT = "--format=%H%x00%as%x00%an%x00%s"
+_SHOWN = 3
+
+
+def explain_conflicts(ported: Ported, repository: Path) -> Ported:
+    """The same outcome, with the upstream commits of each conflict and each absorbed edit."""
+    commits = {tree.tag: tree.release.commit or tree.tag for tree in ported.job.trees}
+    last = ported.job.new
+    overlays = []
+    for overlay in ported.overlays:
+        patches = [
+            _explain_patch(repository, patch, commits, last.release.commit or last.tag)
+            for patch in overlay.patches
+        ]
+        overlays.append(_with_patches(overlay, patches))
+    return replace(ported, overlays=tuple(overlays))
+
+
+def _with_patches(overlay: OverlayResult, patches: list[PatchResult]) -> OverlayResult:
+    return replace(overlay, patches=tuple(patches))
+
+
+def _explain_patch(
+    repository: Path, patch: PatchResult, commits: dict[str, str], last: str
+) -> PatchResult:
+    since = commits.get(patch.base_tag)
+    if since is None or since == last:
+        return patch
+    if patch.outcome == "gone":
+        found = find_removal(repository, patch.target, since, last)
+        notes = (*patch.notes, *(f"upstream {commit}" for commit in found))
+        return replace(patch, notes=notes)
+    pieces = tuple(
+        replace(piece, commits=tuple(find_commits(repository, patch, piece, since, last)))
+        if piece.outcome == "conflict"
+        else piece
+        for piece in patch.pieces
+    )
+    return replace(patch, pieces=pieces)
+
+
+def find_commits(
+    repository: Path, patch: PatchResult, piece: Piece, since: str, until: str
+) -> list[Commit]:
+    """The commits that changed the lines of a conflict, the likeliest first.
+
+    First those that took a line away that the edit needs, or brought one that stands in its place
+    (pickaxe), the most telling lines first; else those that changed the symbol (`git log -L`); else
+    those that changed the file.
+    """
+    for line in _telling_lines(piece):
+        arguments = ["-S", line.decode(errors="replace"), f"{since}..{until}", "--", patch.target]
+        if found := _log(repository, ["--no-merges", *arguments]):
+            return found[:_SHOWN]
+    name = piece.symbol.rpartition(".")[2]
+    if re.fullmatch(r"\w+", name):
+        traced = f"-L:{name}:{patch.target}"
+        if found := _log(repository, ["-s", traced, f"{since}..{until}"]):
+            return found[:_SHOWN]
+    return _log(repository, ["--no-merges", f"{since}..{until}", "--", patch.target])[:_SHOWN]
+
+
+def find_removal(repository: Path, path: str, since: str, until: str) -> list[Commit]:
+    """The commit that removed or moved a file."""
+    arguments = ["-M", "--diff-filter=DR", f"{since}..{until}", "--", path]
+    return _log(repository, arguments)[:1]
+
+
+def _telling_lines(piece: Piece) -> Iterator[bytes]:
+    """Lines that only one side has, longest first: before against upstream."""
+    before = [line.strip() for line in piece.base.splitlines()]
+    after = [line.strip() for line in piece.ours.splitlines()]
+    gone = [line for line in before if line not in after and len(line) > 8]
+    new = [line for line in after if line not in before and len(line) > 8]
+    yield from sorted(gone, key=len, reverse=True)[:3]
+    yield from sorted(new, key=len, reverse=True)[:3]
+
+
+def _log(repository: Path, arguments: list[str]) -> list[Commit]:
+    import git
+
+    try:
+        output = run_git(repository, ["log", _FORMAT, *arguments])
+    except git.GitCommandError:
+        return []
+    found = []
+    for line in output.decode(errors="replace").splitlines():
+        parts = line.split("\0")
+        if len(parts) == 4:
+            found.append(Commit(id=parts[0], date=parts[1], author=parts[2], subject=parts[3]))
+    return found

@@ -1,0 +1,328 @@
+"""Carry all edits of one file: base, edited, and the new state of upstream's file.
+
+Each edit is carried on its own, first by lines and then by statements, within the symbol that it
+was made in. What can't be carried is given as a conflict with its three texts.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mindspeed_overlay.patch_diff import Edit, diff_lines
+from mindspeed_overlay.patch_model import Hunk, find_common_symbol
+from mindspeed_overlay.port.document import Document
+from mindspeed_overlay.port.model import Misfit, Move, Outcome, Piece, Placed, Swap
+from mindspeed_overlay.port.place import Region, place_lines
+from mindspeed_overlay.port.statements import Statements, place_statements
+from mindspeed_overlay.port.symbols import Counterpart, find_counterpart
+from mindspeed_overlay.syntax import MODULE
+
+Elsewhere = Callable[[Document, str], tuple[str, Counterpart] | None]
+"""Finds the file that a symbol moved to."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A file with the edits that could be carried.
+
+    Attributes:
+        data: upstream's file with these edits.
+        pieces: what became of each edit, in order.
+        moves: edits for other files.
+        marked: `data` with the other edits between conflict markers.
+    """
+
+    data: bytes
+    pieces: tuple[Piece, ...]
+    moves: tuple[Move, ...] = ()
+    marked: bytes = b""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every edit was carried."""
+        return all(piece.outcome != "conflict" for piece in self.pieces)
+
+
+def merge_file(
+    base: bytes,
+    edited: bytes,
+    new: bytes,
+    *,
+    python: bool = True,
+    hunks: Sequence[Hunk] = (),
+    elsewhere: Elsewhere = lambda _document, _symbol: None,
+    labels: tuple[str, str] = ("upstream", "overlay"),
+) -> Merged:
+    """Carry the edits that turn `base` into `edited` over to `new`.
+
+    Args:
+        base: the file that the edits were made for.
+        edited: the same with the edits.
+        new: upstream's present file.
+        python: whether the file has symbols and statements.
+        hunks: of the patch, to number the edits by.
+        elsewhere: asked for symbols that the file has lost.
+        labels: written at conflict markers: of `new`, and of the edits.
+    """
+    work = _Merge(
+        Document(base, python), Document(edited, python), Document(new, python), elsewhere
+    )
+    for edit in _join(diff_lines(work.old.lines, work.edited.lines), work.old, work.edited):
+        work.carry(edit, _number(hunks, edit))
+    return work.finish(labels)
+
+
+def _join(edits: list[Edit], old: Document, edited: Document) -> list[Edit]:
+    """Edits inside one statement are one edit."""
+    joined: list[Edit] = []
+    for edit in edits:
+        if joined and (last := joined[-1]) and _share_unit(old, last[1], edit[0]):
+            joined[-1] = last[0], edit[1], last[2], edit[3]
+        else:
+            joined.append(edit)
+    return joined
+
+
+def _share_unit(document: Document, end: int, start: int) -> bool:
+    """Whether one statement owns both the line before `end` and the line at `start`."""
+    left = document.units_touching(max(end - 1, 0), max(end, 1))
+    right = document.units_touching(start, start + 1)
+    if not left or not right or left[-1] != right[0]:
+        return False
+    unit = document.units[right[0]]
+    return unit.first < end and start < unit.end
+
+
+def _number(hunks: Sequence[Hunk], edit: Edit) -> int:
+    for number, hunk in enumerate(hunks, 1):
+        if hunk.old_index <= edit[0] <= hunk.old_index + len(hunk.old):
+            return number
+    return 1
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """An edit between markers: lines of the three texts."""
+
+    new: tuple[int, int]
+    base: tuple[int, int]
+    edited: tuple[int, int]
+
+
+class _Merge:
+    def __init__(
+        self, old: Document, edited: Document, new: Document, elsewhere: Elsewhere
+    ) -> None:
+        self.old, self.edited, self.new = old, edited, new
+        self._elsewhere = elsewhere
+        self._statements: dict[tuple[int, str, str], Statements] = {}
+        self._pieces: list[Piece] = []
+        self._swaps: list[Swap] = []
+        self._moves: list[Move] = []
+        self._failed: list[_Failed] = []
+
+    def carry(self, edit: Edit, hunk: int) -> None:
+        symbol = self._symbol_of(edit)
+        piece = Piece(hunk=hunk, symbol=symbol, line=edit[0] + 1, outcome="conflict")
+        counterpart = find_counterpart(self.old, self.new, symbol)
+        path = ""
+        if counterpart is None and (found := self._elsewhere(self.old, symbol)) is not None:
+            path, counterpart = found
+        if counterpart is None:
+            self._fail(edit, piece, f"upstream has no {symbol} any more")
+            return
+        placed = self._place(edit, symbol, counterpart)
+        if isinstance(placed, Misfit):
+            self._fail(edit, piece, placed.why)
+            return
+        notes = [counterpart.explain(symbol), f"it moved to {path}" if path else "", placed.note]
+        moved = bool(path) or counterpart.symbol != symbol
+        outcome: Outcome = "moved" if moved and placed.how != "absorbed" else placed.how
+        note = "; ".join(filter(None, notes))
+        self._pieces.append(replace(piece, outcome=outcome, note=note))
+        if path:
+            self._moves += (Move(path, swap) for swap in placed.swaps)
+        elif (clash := self._overlap(placed.swaps)) is not None:
+            self._pieces.pop()
+            self._fail(edit, piece, clash)
+        else:
+            self._swaps += placed.swaps
+
+    def _overlap(self, swaps: Sequence[Swap]) -> str | None:
+        for swap in swaps:
+            for other in self._swaps:
+                if swap.start < other.end and other.start < swap.end:
+                    return "it would change what another edit changes"
+        return None
+
+    def _symbol_of(self, edit: Edit) -> str:
+        i1, i2 = edit[:2]
+        lines = range(i1, i2) if i2 > i1 else [max(i1 - 1, 0)]
+        symbol = find_common_symbol(self.old.symbol_at(k + 1) for k in lines)
+        # Lines added below a definition are not in it, although the line before them is.
+        while symbol != MODULE and i1 == i2 and self._stands_below(symbol, edit):
+            symbol = symbol.rpartition(".")[0] or MODULE
+        return symbol
+
+    def _stands_below(self, symbol: str, edit: Edit) -> bool:
+        span = self.old.span_of(symbol)
+        if span is None or edit[0] < span[1]:
+            return False
+        first = next((line for line in self.edited.lines[edit[2] : edit[3]] if line.strip()), b"")
+        head = self.old.lines[span[0]]
+        return _width(first) <= _width(head)
+
+    def _place(self, edit: Edit, symbol: str, counterpart: Counterpart) -> Placed | Misfit:
+        key = (id(counterpart.document), counterpart.symbol, symbol)
+        if (statements := self._statements.get(key)) is None:
+            spans = self.old.span_of(symbol), counterpart.document.span_of(counterpart.symbol)
+            assert spans[0] is not None
+            assert spans[1] is not None
+            region = Region(self.old, counterpart.document, spans[0], spans[1])
+            statements = self._statements[key] = Statements(region)
+        by_lines = place_lines(statements.region, edit, self.edited.lines[edit[2] : edit[3]])
+        if isinstance(by_lines, Placed) or not self.old.python:
+            return by_lines
+        placed = place_statements(statements, self.edited, edit)
+        same = counterpart.symbol == symbol != MODULE
+        if isinstance(placed, Misfit) and same and (split := self._place_split(edit, symbol)):
+            return split
+        return placed
+
+    def _place_split(self, edit: Edit, symbol: str) -> Placed | None:
+        """Look for the statements around an edit in definitions that upstream added."""
+        kept = {s.qualname for s in self.old.module.symbols}
+        added = {s.qualname for s in self.new.module.symbols} - kept
+        fits: list[tuple[str, Placed]] = []
+        span = self.old.span_of(symbol)
+        assert span is not None
+        for candidate in sorted(added):
+            new_span = self.new.span_of(candidate)
+            assert new_span is not None
+            statements = Statements(Region(self.old, self.new, span, new_span))
+            neighbours = _neighbours(statements, edit)
+            if not neighbours or any(statements.find(k) is None for k in neighbours):
+                continue
+            if any(statements.find(k).key != statements.old[k].key for k in neighbours):  # type: ignore[union-attr]
+                continue
+            placed = place_statements(statements, self.edited, edit)
+            if isinstance(placed, Placed) and placed.how != "absorbed":
+                fits.append((candidate, placed))
+        if len(fits) != 1:
+            return None
+        candidate, placed = fits[0]
+        note = f"upstream moved this part of {symbol} to {candidate}"
+        return Placed("moved", placed.swaps, "; ".join(filter(None, (note, placed.note))))
+
+    def _fail(self, edit: Edit, piece: Piece, why: str) -> None:
+        failed = self._frame(edit, piece.symbol)
+        texts = [
+            b"".join(document.lines[start:end])
+            for document, (start, end) in (
+                (self.old, failed.base),
+                (self.new, failed.new),
+                (self.edited, failed.edited),
+            )
+        ]
+        base, ours, theirs = texts
+        self._failed.append(failed)
+        self._pieces.append(replace(piece, note=why, base=base, ours=ours, theirs=theirs))
+
+    def _frame(self, edit: Edit, symbol: str) -> _Failed:
+        """The smallest part of the new file that lies between lines both files have."""
+        counterpart = find_counterpart(self.old, self.new, symbol)
+        spans = [
+            (0, len(self.old.lines)) if counterpart is None else self.old.span_of(symbol),
+            (0, len(self.new.lines))
+            if counterpart is None
+            else self.new.span_of(counterpart.symbol),
+        ]
+        assert spans[0] is not None
+        assert spans[1] is not None
+        region = Region(self.old, self.new, spans[0], spans[1])
+        i1, i2, j1, j2 = edit
+        while i1 > spans[0][0] and region.find_line(i1 - 1) is None:
+            i1, j1 = i1 - 1, j1 - 1
+        while i2 < spans[0][1] and region.find_line(i2) is None:
+            i2, j2 = i2 + 1, j2 + 1
+        start = region.find_line(i1 - 1)
+        end = region.find_line(i2)
+        low = (start if start is not None else spans[1][0] - 1) + 1
+        high = end if end is not None else spans[1][1]
+        return _Failed((low, max(low, high)), (i1, i2), (max(j1, 0), j2))
+
+    def finish(self, labels: tuple[str, str]) -> Merged:
+        data = exchange(self.new.data, self._swaps)
+        marked = self._mark(labels) if self._failed else data
+        return Merged(data, tuple(self._pieces), tuple(self._moves), marked)
+
+    def _mark(self, labels: tuple[str, str]) -> bytes:
+        end = b"\r\n" if b"\r\n" in self.new.data else b"\n"
+        swaps = list(self._swaps)
+        for group in _merge_frames(self._failed):
+            start, stop = (self.new.offsets[k] for k in group.new)
+            inside = [s for s in swaps if start <= s.start and s.end <= stop and stop > start]
+            swaps = [s for s in swaps if s not in inside]
+            ours = exchange(
+                self.new.data[start:stop],
+                [Swap(s.start - start, s.end - start, s.text) for s in inside],
+            )
+            parts = (
+                b"<<<<<<< " + labels[0].encode() + end,
+                _whole(ours, end),
+                b"||||||| base" + end,
+                _whole(b"".join(self.old.lines[slice(*group.base)]), end),
+                b"=======" + end,
+                _whole(b"".join(self.edited.lines[slice(*group.edited)]), end),
+                b">>>>>>> " + labels[1].encode() + end,
+            )
+            swaps.append(Swap(start, stop, b"".join(parts)))
+        return exchange(self.new.data, swaps)
+
+
+def _neighbours(statements: Statements, edit: Edit) -> list[int]:
+    """The old statements that an edit touches, or those on both sides of an addition."""
+    document = statements.region.old
+    first = document.units_in(*statements.region.old_span).start
+    touched = [k - first for k in document.units_touching(edit[0], edit[1])]
+    if edit[0] < edit[1] and touched:
+        return [k for k in touched if 0 <= k < len(statements.old)]
+    at = next((k for k, u in enumerate(statements.old) if u.first >= edit[0]), len(statements.old))
+    return [k for k in (at - 1, at) if 0 < k < len(statements.old)]
+
+
+def _merge_frames(failed: list[_Failed]) -> Iterator[_Failed]:
+    """Conflicts whose places touch are shown as one."""
+    group: _Failed | None = None
+    for item in sorted(failed, key=lambda f: f.new):
+        if group is not None and item.new[0] <= group.new[1] and item.base[0] >= group.base[0]:
+            group = _Failed(
+                (group.new[0], max(group.new[1], item.new[1])),
+                (group.base[0], max(group.base[1], item.base[1])),
+                (group.edited[0], max(group.edited[1], item.edited[1])),
+            )
+            continue
+        if group is not None:
+            yield group
+        group = item
+    if group is not None:
+        yield group
+
+
+def _whole(text: bytes, end: bytes) -> bytes:
+    return text if not text or text.endswith(b"\n") else text + end
+
+
+def _width(line: bytes) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def exchange(data: bytes, swaps: Sequence[Swap]) -> bytes:
+    """`data` with every swap made; those at one place in their order."""
+    parts: list[bytes] = []
+    at = 0
+    for swap in sorted(swaps, key=lambda s: (s.start, s.end)):
+        if swap.start < at:
+            raise ValueError(f"two swaps overlap at byte {swap.start}")
+        parts += (data[at : swap.start], swap.text)
+        at = swap.end
+    return b"".join([*parts, data[at:]])

@@ -1,0 +1,307 @@
+"""Carry one edit by statements, where lines no longer tell its place.
+
+The edit is read as statements added, dropped and changed. Each is carried on its own: an addition
+to between the neighbours it had, a drop to the same statement wherever and in whatever layout it
+stands, a change into upstream's present form of the statement. What upstream put at the same place
+must commute with an addition: neither may write what the other uses, nor leave the block.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mindspeed_overlay.patch_diff import Edit
+from mindspeed_overlay.port.align import align_units
+from mindspeed_overlay.port.commute import explain_clash
+from mindspeed_overlay.port.document import Document
+from mindspeed_overlay.port.model import Misfit, Placed, Swap
+from mindspeed_overlay.port.nodes import MergeConflictError, merge_units
+from mindspeed_overlay.port.place import Region
+from mindspeed_overlay.port.rename import find_renames, rename_words
+from mindspeed_overlay.port.units import Unit
+
+
+class StatementConflictError(Exception):
+    """An edit has no one place; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Statements:
+    """The statements of one region, aligned; shared by all its edits."""
+
+    region: Region
+
+    @cached_property
+    def old(self) -> list[Unit]:
+        """The old statements."""
+        found = self.region.old.units_in(*self.region.old_span)
+        return self.region.old.units[found.start : found.stop]
+
+    @cached_property
+    def new(self) -> list[Unit]:
+        """The new ones."""
+        found = self.region.new.units_in(*self.region.new_span)
+        return self.region.new.units[found.start : found.stop]
+
+    @cached_property
+    def to_new(self) -> list[int | None]:
+        """For each old statement its counterpart."""
+        return align_units(self.old, self.new)
+
+    @cached_property
+    def renames(self) -> dict[bytes, bytes]:
+        """Names that upstream replaced throughout the symbol."""
+        pairs = [
+            (unit, self.new[j])
+            for unit, j in zip(self.old, self.to_new, strict=True)
+            if j is not None
+        ]
+        return find_renames(pairs, self.old, self.new)
+
+    def find(self, index: int) -> Unit | None:
+        """The counterpart of old statement `index`."""
+        j = self.to_new[index]
+        return None if j is None else self.new[j]
+
+
+def place_statements(statements: Statements, edited: Document, edit: Edit) -> Placed | Misfit:
+    """Carry an edit, or say why it can't be."""
+    try:
+        swaps, notes = _Carrier(statements, edited, edit).run()
+    except (StatementConflictError, MergeConflictError) as error:
+        return Misfit(str(error))
+    if not swaps:
+        return Placed("absorbed", note="upstream has it, in other words or another layout")
+    return Placed("structural", tuple(swaps), "; ".join(dict.fromkeys(notes)))
+
+
+class _Carrier:
+    def __init__(self, statements: Statements, edited: Document, edit: Edit) -> None:
+        self.st = statements
+        self.edited = edited
+        self.edit = edit
+        self.notes: list[str] = []
+        self.new = statements.region.new
+
+    def run(self) -> tuple[list[Swap], list[str]]:
+        i1, i2, j1, j2 = self.edit
+        st, old_doc = self.st, self.st.region.old
+        first = old_doc.units_in(*st.region.old_span).start
+        touched = old_doc.units_touching(i1, i2)
+        ours = self.edited.units_touching(j1, j2)
+        if not ours and not touched:
+            return self._carry_comments()
+        low = touched.start - first if touched else self._gap(i1)
+        olds = st.old[low : low + len(touched)] if touched else []
+        mine = self.edited.units[ours.start : ours.stop]
+        to_mine = align_units(olds, mine)
+        swaps: list[Swap] = []
+        if any(
+            m is not None and mine[m].indent != u.indent for u, m in zip(olds, to_mine, strict=True)
+        ):
+            return self._wrap(olds, mine, low), self.notes
+        for k, unit in enumerate(olds):
+            m = to_mine[k]
+            if m is None:
+                swaps += self._drop(low + k)
+            elif mine[m].key != unit.key:
+                swaps += self._change(low + k, mine[m])
+        for start, end in _runs([m for m in range(len(mine)) if m not in to_mine]):
+            before = [k for k, m in enumerate(to_mine) if m is not None and m < start]
+            at = low + (before[-1] + 1 if before else 0)
+            dropped = {low + k for k, m in enumerate(to_mine) if m is None}
+            swaps += self._add(mine[start:end], at, dropped)
+        return swaps, self.notes
+
+    def _gap(self, line: int) -> int:
+        return next(
+            (k for k, unit in enumerate(self.st.old) if unit.first >= line), len(self.st.old)
+        )
+
+    def _carry_comments(self) -> tuple[list[Swap], list[str]]:
+        raise StatementConflictError("upstream changed the comments or blank lines here")
+
+    def _wrap(self, olds: Sequence[Unit], mine: Sequence[Unit], low: int) -> list[Swap]:
+        """Indent statements anew, as when they are put under an `if` or a `try`.
+
+        Upstream must have them as they were, with nothing between them.
+        """
+        now = [self.st.find(low + k) for k in range(len(olds))]
+        found = [unit for unit in now if unit is not None]
+        at = self.st.new.index(found[0]) if found else 0
+        if found != self.st.new[at : at + len(olds)] or len(found) != len(olds):
+            raise StatementConflictError("upstream changed the block that it indents anew")
+        for unit, there in zip(olds, found, strict=True):
+            if unit.key != there.key:
+                raise StatementConflictError(f"upstream changed `{_show(unit)}`, which it indents")
+        offsets = self.new.offsets
+        shift = found[0].indent if olds[0].indent == mine[0].indent else None
+        if shift is None and found[0].indent != olds[0].indent:
+            raise StatementConflictError("upstream indented the block anew, and so does it")
+        text = self._indent(
+            mine[0], shift or mine[0].indent, self._first_line(mine[0]), mine[-1].end
+        )
+        return [Swap(offsets[found[0].first], offsets[found[-1].end], text)]
+
+    def _drop(self, index: int) -> list[Swap]:
+        unit, now = self.st.old[index], self.st.find(index)
+        if now is None:
+            self.notes.append("what it removes is gone already")
+            return []
+        if now.key != unit.key and rename_words(unit.key, self.st.renames) != now.key:
+            raise StatementConflictError(f"upstream changed `{_show(unit)}`, which it removes")
+        offsets = self.new.offsets
+        return [Swap(offsets[now.first], offsets[now.end], b"")]
+
+    def _change(self, index: int, mine: Unit) -> list[Swap]:
+        unit, now = self.st.old[index], self.st.find(index)
+        if now is None:
+            raise StatementConflictError(f"`{_show(unit)}`, which it changes, is gone")
+        if now.key == unit.key:
+            text = self._indent(mine, now.indent, mine.first, mine.end)
+            offsets = self.new.offsets
+            return [Swap(offsets[now.first], offsets[now.end], text)]
+        return list(merge_units(unit, mine, now))
+
+    def _add(self, units: Sequence[Unit], at: int, dropped: set[int]) -> list[Swap]:
+        """Add statements before old statement `at`, to the block that they stand in."""
+        base = units[0].indent
+        if any(len(u.indent) < len(base) for u in units):
+            raise StatementConflictError("it adds statements to two blocks at once")
+        st = self.st
+        previous = next(
+            (k for k in range(at - 1, -1, -1) if len(st.old[k].indent) <= len(base)), None
+        )
+        following = at
+        while following in dropped:
+            following += 1
+        has_next = following < len(st.old) and st.old[following].indent == base
+        place, indent = self._find_place(units, previous, following if has_next else None, base)
+        if place is None:
+            return []
+        text = self._indent(units[0], indent, self._first_line(units[0]), units[-1].end)
+        offset = self.new.offsets[place]
+        if place == len(self.new.lines) and self.new.lines and not self.new.data.endswith(b"\n"):
+            text = b"\n" + text
+        return [Swap(offset, offset, text)]
+
+    def _find_place(
+        self, units: Sequence[Unit], previous: int | None, following: int | None, base: bytes
+    ) -> tuple[int | None, bytes]:
+        st = self.st
+        after = st.find(previous) if previous is not None else None
+        before = st.find(following) if following is not None else None
+        head = previous is not None and len(st.old[previous].indent) < len(base)
+        if after is None and before is None:
+            if previous is None and following is None:
+                return self.new.lines.__len__(), base
+            raise StatementConflictError("the statements around it are gone")
+        low = self._end_of(after, head=head) if after is not None else None
+        high = st.new.index(before) if before is not None else None
+        if after is not None and before is not None and not head and after.indent != before.indent:
+            raise StatementConflictError("the statements around it stand in two blocks now")
+        if low is not None and high is not None and low > high:
+            raise StatementConflictError("the statements around it have changed places")
+        if high is None and low is not None:
+            indent = self._child_indent(after, units) if head else after.indent if after else base
+            high = self._end_of_block(low, indent)
+        if low is None and high is not None:
+            low = high
+        assert low is not None
+        assert high is not None
+        between = st.new[low:high]
+        indent = (
+            before.indent
+            if before
+            else self._child_indent(after, units)
+            if head
+            else after.indent
+            if after
+            else base
+        )
+        keys = [u.key for u in between]
+        if keys == [u.key for u in units]:
+            return None, indent
+        if between and (clash := explain_clash(units, between)):
+            raise StatementConflictError(clash)
+        self._note(between)
+        if before is not None and not (between and units[0].is_import):
+            return self.new.comments_above(before), indent
+        return (st.new[low - 1].end if low else self.st.region.new_span[0]), indent
+
+    def _note(self, between: Sequence[Unit]) -> None:
+        if between:
+            self.notes.append(f"beside upstream's new `{_show(between[0])}`")
+
+    def _end_of(self, unit: Unit, *, head: bool) -> int:
+        """The index after a statement and all that is nested in it; of a header after itself."""
+        at = self.st.new.index(unit) + 1
+        if head:
+            is_doc = at < len(self.st.new) and self.st.new[at].key[:1] in (b'"', b"'")
+            return at + is_doc
+        while at < len(self.st.new) and len(self.st.new[at].indent) > len(unit.indent):
+            at += 1
+        return at
+
+    def _end_of_block(self, at: int, indent: bytes) -> int:
+        while at < len(self.st.new) and len(self.st.new[at].indent) >= len(indent):
+            at += 1
+        return at
+
+    def _child_indent(self, head: Unit | None, units: Sequence[Unit]) -> bytes:
+        assert head is not None
+        at = self.st.new.index(head) + 1
+        if at < len(self.st.new) and len(self.st.new[at].indent) > len(head.indent):
+            return self.st.new[at].indent
+        return head.indent + b"    "
+
+    def _first_line(self, unit: Unit) -> int:
+        """Comments and blank lines of the edit above an added statement go with it."""
+        at = unit.first
+        while at > self.edit[2] and not self.edited.lines[at - 1].strip():
+            at -= 1
+        while at > self.edit[2] and self.edited.lines[at - 1].lstrip().startswith(b"#"):
+            at -= 1
+        while at > self.edit[2] and not self.edited.lines[at - 1].strip():
+            at -= 1
+        return at
+
+    def _indent(self, unit: Unit, indent: bytes, first: int, end: int) -> bytes:
+        lines = self.edited.lines[first:end]
+        while end < self.edit[3] and not self.edited.lines[end].strip():
+            lines.append(self.edited.lines[end])
+            end += 1
+        text = b"".join(lines)
+        if indent != unit.indent:
+            if re.search(rb"\"\"\"|'''", text):
+                raise StatementConflictError("a multi-line string would have to be indented anew")
+            text = b"".join(_shift(line, unit.indent, indent) for line in lines)
+        renamed = rename_words(text, self.st.renames)
+        if renamed != text:
+            old, new = next(iter(self.st.renames.items()))
+            self.notes.append(f"upstream renamed {old.decode()} to {new.decode()}")
+        return renamed
+
+
+def _shift(line: bytes, old: bytes, new: bytes) -> bytes:
+    if not line.strip():
+        return line
+    if line.startswith(old):
+        return new + line[len(old) :]
+    return line
+
+
+def _runs(indices: list[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for index in indices:
+        if runs and runs[-1][1] == index:
+            runs[-1] = runs[-1][0], index + 1
+        else:
+            runs.append((index, index + 1))
+    return runs
+
+
+def _show(unit: Unit) -> str:
+    text = unit.key.decode(errors="replace")
+    return text if len(text) <= 60 else text[:57] + "..."
