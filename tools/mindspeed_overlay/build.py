@@ -16,7 +16,8 @@ from mindspeed_overlay.finished import FinishedBuilds
 from mindspeed_overlay.lock import LOCK_NAME, make_lock
 from mindspeed_overlay.patch import Patch, parse_patch
 from mindspeed_overlay.plan import Plan
-from mindspeed_overlay.staging import write_atomically
+from mindspeed_overlay.provenance import trace_lines
+from mindspeed_overlay.staging import clean_leftovers, write_atomically
 from mindspeed_overlay.tree import sha256
 from mindspeed_overlay.wheelname import wheel_name
 
@@ -153,7 +154,8 @@ def build_wheel(
     report("checking the result")
     gate_files(plan, source.files, patched)
     report("writing the wheel")
-    data = write_wheel(plan, source, patched.files, touched=patched.touched)
+    lines = trace_lines(patched.landings)
+    data = write_wheel(plan, source, patched.files, touched=patched.touched, lines=lines)
     digest = plan.build_digest(source.digest)
     if wheel:
         finished.put(_finished_key(digest, wheel.sha256, source.tags), data)
@@ -180,6 +182,7 @@ def _deliver(
     try:
         out.mkdir(parents=True, exist_ok=True)
         for target, content in ((path, data), (out / LOCK_NAME, lock.to_bytes())):
+            clean_leftovers(target)
             if not (target.is_file() and target.read_bytes() == content):
                 write_atomically(target, content)
     except OSError as error:
