@@ -13,33 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from mindspeed_overlay.errors import DefinitionError, Problem
+from mindspeed_overlay.option import Option, find_clashes, read_option
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*")
+OPTIONS_OVERLAY = "base/options"
+"""Its code reads the generated table of options."""
+
 _BOUND = re.compile(r"(>=|<=|<|>|==)\s*([^\s,]+)")
-CONFIGS = (
-    "ModelParallelConfig",
-    "TransformerConfig",
-    "OptimizerConfig",
-    "DistributedDataParallelConfig",
-)
-_TYPES = {"bool": bool, "int": int, "float": float, "str": str, "list": list}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One `[[option]]` table: a config field and its flag."""
-
-    flag: str
-    field: str
-    config: str
-    type: str
-    help: str
-    default: Any = None
-    choices: tuple[Any, ...] = ()
-    requires: tuple[str, ...] = ()
-    conflicts: tuple[str, ...] = ()
-    minimum: float | None = None
-    owner: str = "ours"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +142,7 @@ def load_overlays(folder: Path, *, tags: tuple[str, ...]) -> OverlaySet:
             if other not in known
         ]
         problems += _misordered(overlay, ids)
+    problems += _misused_options([o for o in overlays if o])
     if problems:
         raise DefinitionError(*problems)
     return OverlaySet(tuple(o for o in overlays if o), revision)
@@ -177,6 +158,36 @@ def _misordered(overlay: Overlay, ids: list[str]) -> list[Problem]:
         for other in overlay.requires
         if other in ids and ids.index(other) > ids.index(overlay.id)
     ]
+
+
+def _misused_options(overlays: list[Overlay]) -> list[Problem]:
+    """Options that clash, and options of an overlay that does not require what makes them work."""
+    pairs = [(overlay.id, option) for overlay in overlays for option in overlay.options]
+    problems = [
+        Problem(code="E406", overlay=owner, message=message)
+        for owner, message in find_clashes(pairs)
+    ]
+    requires = {overlay.id: overlay.requires for overlay in overlays}
+    if OPTIONS_OVERLAY in requires:
+        message = f"has options and does not require {OPTIONS_OVERLAY}, which makes them work"
+        problems += [
+            Problem(code="E406", overlay=overlay.id, message=message)
+            for overlay in overlays
+            if overlay.options and not _leads_to(overlay.id, OPTIONS_OVERLAY, requires)
+        ]
+    return problems
+
+
+def _leads_to(start: str, end: str, requires: Mapping[str, tuple[str, ...]]) -> bool:
+    seen, pending = set(), [start]
+    while pending:
+        name = pending.pop()
+        if name == end:
+            return True
+        if name not in seen:
+            seen.add(name)
+            pending += requires.get(name, ())
+    return False
 
 
 def _read_series(series: Path, problems: list[Problem]) -> tuple[int, list[str]]:
@@ -216,7 +227,8 @@ def _read_overlay(
         wrong(f"overlay.toml: {error}")
         return None
     values = {key.replace("-", "_"): value for key, value in table.items()}
-    options = tuple(filter(None, (_option(o, wrong) for o in values.pop("option", []))))
+    tables = values.pop("option", [])
+    options = tuple(filter(None, (read_option(t, tags=tags, wrong=wrong) for t in tables)))
     allowed = {f.name for f in fields(Overlay)} - {"folder", "options", "file_sets", "patch_sets"}
     for key in sorted(set(values) - allowed):
         wrong(f"overlay.toml: unknown key {key!r}")
@@ -250,29 +262,6 @@ def _check_bounds(releases: str, tags: tuple[str, ...], wrong: Any) -> None:
     for _, tag in _BOUND.findall(releases):
         if tag not in tags:
             wrong(f"releases names {tag}, which is not pinned", "`mindspeed-overlay pin list`")
-
-
-def _option(table: dict[str, Any], wrong: Any) -> Option | None:
-    table = {
-        k: tuple(v) if k in ("choices", "requires", "conflicts") else v for k, v in table.items()
-    }
-    try:
-        option = Option(**table)
-    except TypeError as error:
-        wrong(f"[[option]] {table.get('flag', '')}: {str(error).partition('() ')[2]}")
-        return None
-    if not re.fullmatch(r"--[a-z0-9][a-z0-9-]*", option.flag):
-        wrong(f"[[option]] flag {option.flag!r} must look like --use-fused-swiglu")
-    if option.config not in CONFIGS:
-        wrong(f"{option.flag}: config must be one of {', '.join(CONFIGS)}")
-    kind = _TYPES.get(option.type)
-    if kind is None:
-        wrong(f"{option.flag}: type must be one of {', '.join(_TYPES)}")
-    elif option.default is not None and not isinstance(option.default, kind):
-        wrong(f"{option.flag}: default {option.default!r} is no {option.type}")
-    if option.choices and option.default is not None and option.default not in option.choices:
-        wrong(f"{option.flag}: default {option.default!r} is not among its choices")
-    return option
 
 
 def _read_file_sets(folder: Path, tags: tuple[str, ...], wrong: Any) -> dict[str, dict[str, bytes]]:

@@ -7,7 +7,7 @@ Megatron's own files and are chosen by its configuration; importing this package
 from pathlib import Path
 from typing import Any
 
-__all__ = ["__version__", "build_info"]
+__all__ = ["__version__", "build_info", "status"]
 
 
 def build_info() -> dict[str, Any]:
@@ -20,6 +20,22 @@ def build_info() -> dict[str, Any]:
 
     path = Path(__file__).with_name("build.json")
     return json.loads(path.read_text("utf-8")) if path.is_file() else {}
+
+
+def status(*configs: Any) -> str:
+    """What is built in, and what is on and why for each config, as a text for people.
+
+    Args:
+        configs: Megatron's configs; by default those that this process has built models from.
+    """
+    import importlib
+
+    try:
+        module = importlib.import_module("mindspeed.core.options.status")
+    except ModuleNotFoundError:  # a build without base/options has no options
+        return f"megatron-core {build_info().get('version', 'patched source tree')}, no options"
+    text: str = module.status(*configs)
+    return text
 
 
 def __getattr__(name: str) -> str:

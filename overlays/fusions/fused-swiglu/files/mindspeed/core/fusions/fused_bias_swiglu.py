@@ -9,6 +9,7 @@ added before it, the others are refused.
 Dims: s tokens, h half the width of the input.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -114,20 +115,20 @@ class _FusedSwiglu(torch.autograd.Function):
         return grad_x, grad_bias, grad_weights, None, None
 
 
-def check_fused_swiglu(config: Any) -> None:
-    """Refuse a config that asks for the operator and for what it cannot do.
+def check_fused_swiglu(config: Any) -> Iterator[tuple[str, str]]:
+    """What the operator cannot do and `config` asks for; a rule of the option.
 
     Reads the config only: valid on machines without an NPU.
 
-    Raises:
-        ValueError: the activation is not SwiGLU, or it is changed by another option.
+    Yields:
+        The rule that is broken, and what to change.
     """
     if config.activation_func is not F.silu or not config.gated_linear_unit:
         name = getattr(config.activation_func, "__name__", config.activation_func)
-        raise ValueError(
-            f"{_OPTION} is on, activation_func is {name} and gated_linear_unit is "
-            f"{config.gated_linear_unit}: the operator computes SwiGLU only, set --swiglu "
-            "(activation_func=torch.nn.functional.silu, gated_linear_unit=True)"
+        yield (
+            f"the operator computes SwiGLU only, activation_func is {name} and gated_linear_unit "
+            f"is {config.gated_linear_unit}",
+            "set --swiglu (activation_func=torch.nn.functional.silu, gated_linear_unit=True)",
         )
     for field, off, why in (
         ("activation_func_clamp_value", None, "the operator does not clamp"),
@@ -137,18 +138,7 @@ def check_fused_swiglu(config: Any) -> None:
     ):
         value = getattr(config, field, off)
         if value is not None and value != off:
-            raise ValueError(f"{_OPTION} is on and {field} is {value}: {why}")
-
-
-def require_fused_swiglu(config: Any) -> None:
-    """What a module calls before it is built: the config, as it is now, must be able to run.
-
-    Raises:
-        ValueError: as `check_fused_swiglu`; the config may have been changed since it was made.
-        RuntimeError: as `require_operator`.
-    """
-    check_fused_swiglu(config)
-    require_operator()
+            yield f"{why}, {field} is {value}", f"set {field}={off}"
 
 
 def require_operator() -> None:

@@ -1,0 +1,81 @@
+"""Files that a build gets besides those in overlay folders: the table of its options.
+
+`mindspeed/option_table.py` is data only. It belongs to the overlay `base/options`, whose code reads
+it, so a build without that overlay has none.
+"""
+
+import pprint
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mindspeed_overlay.option import Option
+from mindspeed_overlay.overlay import OPTIONS_OVERLAY, Overlay
+
+TABLE_PATH = "mindspeed/option_table.py"
+
+_HEAD = '''\
+"""The options of this build; written by mindspeed-overlay from the overlay.toml files."""
+
+RELEASE = {release!r}
+
+# Of the overlays in this build. `upstream`: Megatron has the field and the flag itself.
+OPTIONS = {options}
+
+# Of the overlays that are not in this build: (overlay, flag, field).
+ABSENT = {absent}
+'''
+
+
+def generate_files(
+    chosen: Iterable[Overlay], *, known: Iterable[Overlay], tag: str, order: tuple[str, ...]
+) -> dict[str, bytes]:
+    """The generated files of a build, by path; empty without the overlay that reads them.
+
+    Args:
+        chosen: the overlays of the build.
+        known: all overlays of the set, in series order.
+        tag: the release.
+        order: all releases, oldest first.
+    """
+    ids = {overlay.id for overlay in chosen}
+    if OPTIONS_OVERLAY not in ids:
+        return {}
+    rows = [
+        _row(overlay.id, option, upstream=option.is_upstream(tag, order))
+        for overlay in known
+        if overlay.id in ids
+        for option in overlay.options
+    ]
+    absent = [
+        (overlay.id, option.flag, option.field)
+        for overlay in known
+        if overlay.id not in ids
+        for option in overlay.options
+        if not option.is_upstream(tag, order)
+    ]
+    text = _HEAD.format(release=tag, options=_literal(rows), absent=_literal(absent))
+    return {TABLE_PATH: text.encode()}
+
+
+def _row(overlay: str, option: Option, *, upstream: bool) -> Mapping[str, Any]:
+    return {
+        "overlay": overlay,
+        "flag": option.flag,
+        "field": option.field,
+        "config": option.config,
+        "type": option.type,
+        "default": option.default,
+        "choices": option.choices,
+        "minimum": option.minimum,
+        "requires": option.requires,
+        "conflicts": option.conflicts,
+        "checks": option.checks,
+        "upstream": upstream,
+        "extends": option.extends,
+        "help": option.help,
+    }
+
+
+def _literal(rows: list[Any]) -> str:
+    lines = [pprint.pformat(row, width=10_000, sort_dicts=False).replace("\n", " ") for row in rows]
+    return "(\n" + "".join(f"    {line},\n" for line in lines) + ")"
