@@ -1,4 +1,4 @@
-"""Trains a small Megatron GPTModel and prints its losses: `gpt_training.py TREE cpu|npu STORE`.
+"""Trains a small Megatron GPTModel: `gpt_training.py TREE cpu|npu STORE [OPTIONS]`; prints losses.
 
 The tree is an unmodified Megatron. On the device nothing but `transfer_to_npu` is added; on the CPU
 the few `torch.cuda` calls that a model makes without being asked are answered here. Triton is
@@ -26,21 +26,25 @@ def answer_cuda_calls_on_cpu() -> None:
     random.CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()
 
 
-def build_model(device: str) -> Any:
-    """Return a two-layer GPTModel with seeded weights that do not depend on the device."""
+def build_model(device: str, options: dict[str, Any]) -> Any:
+    """Return a two-layer GPTModel with seeded weights that do not depend on the device.
+
+    Args:
+        device: cpu or npu.
+        options: fields of TransformerConfig.
+    """
     import torch
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
 
     config = TransformerConfig(
+        **{"hidden_dropout": 0.0, "attention_dropout": 0.0, **options},
         num_layers=2,
         hidden_size=32,
         num_attention_heads=4,
         ffn_hidden_size=64,
         use_cpu_initialization=True,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
         gated_linear_unit=True,
         activation_func=torch.nn.functional.silu,
         add_bias_linear=False,
@@ -65,7 +69,7 @@ def build_model(device: str) -> Any:
     return model if device == "cpu" else model.cuda()
 
 
-def train(device: str, store: str, *, steps: int = 5) -> list[float]:
+def train(device: str, store: str, options: dict[str, Any], *, steps: int = 5) -> list[float]:
     """Return the loss of each AdamW step; `store` is a file that the one rank meets itself in."""
     import torch
     from megatron.core import parallel_state
@@ -78,7 +82,7 @@ def train(device: str, store: str, *, steps: int = 5) -> list[float]:
     if device == "npu":
         tensor_parallel = importlib.import_module("megatron.core.tensor_parallel")
         tensor_parallel.model_parallel_cuda_manual_seed(7)
-    model = build_model(device)
+    model = build_model(device, options)
     # A large eps: Adam's first step is the gradient's sign, which rounding decides near zero.
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)
     generator = torch.Generator("cpu")
@@ -109,6 +113,7 @@ def train(device: str, store: str, *, steps: int = 5) -> list[float]:
 def main() -> None:
     """Train and print a JSON list."""
     tree, device, store = sys.argv[1:4]
+    options: dict[str, Any] = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     sys.path.insert(0, tree)
@@ -120,7 +125,7 @@ def main() -> None:
     serve_triton(find_unguarded(Path(tree)))
     if device == "cpu":
         answer_cuda_calls_on_cpu()
-    print(json.dumps(train(device, store)))
+    print(json.dumps(train(device, store, options)))
 
 
 if __name__ == "__main__":

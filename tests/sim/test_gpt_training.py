@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -14,12 +16,15 @@ SCRIPT = Path(__file__).with_name("gpt_training.py")
 ROOT = Path(__file__).parents[2]
 
 
-def start(tree: Path, device: str, store: Path) -> "subprocess.Popen[str]":
+def start(
+    tree: Path, device: str, store: Path, options: Mapping[str, object] = MappingProxyType({})
+) -> "subprocess.Popen[str]":
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "tools"), str(ROOT / "tests")]),
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-W", "ignore", str(SCRIPT), str(tree), device, str(store)]
+    command.append(json.dumps(dict(options)))
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
 
@@ -39,3 +44,16 @@ def test_five_adamw_steps_equal_the_cpu(release: str, trees: Trees, tmp_path: Pa
     assert len(expected) == 5
     assert expected[-1] < expected[0] - 0.5
     assert found == pytest.approx(expected, rel=2e-6)
+
+
+def test_full_recomputation_repeats_the_dropout_of_the_device(trees: Trees, tmp_path: Path) -> None:
+    tree = trees.pristine("core_v0.16.1")
+    dropout = {"hidden_dropout": 0.2, "attention_dropout": 0.2}
+    recompute = {"recompute_granularity": "full", "recompute_method": "uniform"}
+    plain = start(tree, "npu", tmp_path / "plain", dropout)
+    recomputed = start(
+        tree, "npu", tmp_path / "recomputed", dropout | recompute | {"recompute_num_layers": 1}
+    )
+    expected, found = read_losses(plain), read_losses(recomputed)
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert expected[-1] < expected[0]

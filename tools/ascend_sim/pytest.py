@@ -27,12 +27,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Install the device before any test module is imported."""
-    if not has_cann():
+    if has_cann():
+        return
+    try:
         ascend_sim.install(
             devices=config.getoption("--ascend-devices"),
             soc=config.getoption("--ascend-soc"),
             memory_gib=config.getoption("--ascend-memory-gib"),
         )
+    except ascend_sim.SimulatorError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
