@@ -73,7 +73,7 @@ def write(plan: Plan, source: Source, folder: Path) -> Path:
     }
     touched = {"megatron/core/mlp.py": ("base/a",), "mindspeed/a.py": ("base/a",)}
     path = folder / wheel_name(plan, plan.build_digest(source.digest), source.tags)
-    path.write_bytes(write_wheel(plan, source, files, touched=touched))
+    path.write_bytes(write_wheel(plan, source, files, touched=touched, lines={}))
     return path
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "show": "Show one overlay: options, releases, files and patches.",
     "status": "Show the state of every overlay on every release.",
     "drift": "Show upstream code that overlays edit or use, where it changed.",
+    "blame": "Tell which overlay, or which release, the lines of a file come from.",
     "check": "Check every overlay on every release it claims.",
     "new": "Start a new overlay, step by step.",
     "port": "Carry overlays to another Megatron release.",

@@ -33,7 +33,7 @@ def verify_installed(
         build_sha256: expected SHA-256 of the installed build.json, from a lock file.
         cwd: where the training script would start; a Megatron-LM checkout there shadows the wheel.
     """
-    path, cache_tag = _import_path(python or sys.executable, cwd or Path.cwd())
+    path, cache_tag = find_import_path(python or sys.executable, cwd or Path.cwd())
     locations = _locations(path)
     found = [info for folder in path for info in sorted(folder.glob("megatron_core-*.dist-info"))]
     if not found:
@@ -70,7 +70,8 @@ def verify_installed(
     )
 
 
-def _import_path(python: str, cwd: Path) -> tuple[list[Path], str]:
+def find_import_path(python: str, cwd: Path) -> tuple[list[Path], str]:
+    """The folders an interpreter started in `cwd` imports from, and its bytecode tag."""
     try:
         out = subprocess.run(
             [python, "-c", _PROBE], check=True, capture_output=True, text=True, cwd=cwd, timeout=60

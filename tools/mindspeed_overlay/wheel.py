@@ -14,6 +14,7 @@ from mindspeed_overlay import __version__
 from mindspeed_overlay.archive import Member, keep, store, write_archive
 from mindspeed_overlay.errors import PackagingError, Problem
 from mindspeed_overlay.plan import FORMAT_VERSION, Plan
+from mindspeed_overlay.provenance import LineRange
 from mindspeed_overlay.source import Source
 from mindspeed_overlay.tree import sha256
 from mindspeed_overlay.wheelname import BUILD_JSON, local_version
@@ -25,6 +26,7 @@ def write_wheel(
     files: Mapping[str, bytes],
     *,
     touched: Mapping[str, tuple[str, ...]],
+    lines: Mapping[str, tuple[LineRange, ...]],
 ) -> bytes:
     """The bytes of the wheel.
 
@@ -33,10 +35,11 @@ def write_wheel(
         source: the pristine release; its wheel gives metadata and unchanged compressed members.
         files: every packaged file, patched.
         touched: path of each changed or added file to the overlays that did it.
+        lines: path of each changed file to the lines that hunks brought.
     """
     digest = plan.build_digest(source.digest)
     info = f"megatron_core-{local_version(plan, digest)}.dist-info"
-    build = build_record(plan, source, files, touched=touched)
+    build = build_record(plan, source, files, touched=touched, lines=lines)
     with zipfile.ZipFile(source.wheel) as upstream:
         metadata = _upstream_metadata(upstream)
         members = _members(upstream, {**files, BUILD_JSON: _json(build)})
@@ -85,8 +88,12 @@ def build_record(
     files: Mapping[str, bytes],
     *,
     touched: Mapping[str, tuple[str, ...]],
+    lines: Mapping[str, tuple[LineRange, ...]],
 ) -> dict[str, Any]:
-    """What `mindspeed/build.json` says: the build, its overlays, every file's hash and overlays."""
+    """What `mindspeed/build.json` says: the build, its overlays, every file's hash and overlays.
+
+    Of a patched file also where each line that is not upstream's comes from.
+    """
     digest = plan.build_digest(source.digest)
     return {
         "format": FORMAT_VERSION,
@@ -113,7 +120,11 @@ def build_record(
             {"overlay": p.overlay, "patch": p.name, "target": p.target} for p in plan.skipped
         ],
         "files": {
-            path: {"sha256": sha256(files[path]), "overlays": list(touched.get(path, ()))}
+            path: {
+                "sha256": sha256(files[path]),
+                "overlays": list(touched.get(path, ())),
+                **({"lines": [r.to_json() for r in lines[path]]} if path in lines else {}),
+            }
             for path in sorted(files)
         },
     }

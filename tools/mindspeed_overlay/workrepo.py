@@ -11,8 +11,10 @@ from pathlib import Path
 from mindspeed_overlay.build import patch_files
 from mindspeed_overlay.errors import PackagingError, Problem
 from mindspeed_overlay.plan import Plan
+from mindspeed_overlay.provenance import trace_lines
 from mindspeed_overlay.source.transport import run_git
 from mindspeed_overlay.staging import clean_leftovers, open_stage, write_files
+from mindspeed_overlay.worktree import Worktree, write_note
 
 _IDENTITY = b"mindspeed-overlay <mindspeed-overlay@localhost>"
 _DATE = b"0 +0000"  # the same plan gives the same commits
@@ -26,8 +28,24 @@ _SETTINGS = {
 }
 
 
-def write_repository(plan: Plan, pristine: Mapping[str, bytes], folder: Path) -> None:
+def write_repository(
+    plan: Plan,
+    pristine: Mapping[str, bytes],
+    folder: Path,
+    *,
+    links: Mapping[str, Path] | None = None,
+    edits: str = "",
+    overlays_folder: str = "",
+) -> None:
     """Make `folder` a repository of the patched tree; it appears whole or not at all.
+
+    Args:
+        plan: the overlays, in the order of the commits.
+        pristine: the release's files.
+        folder: absent or empty.
+        links: paths of the tree that become symbolic links to files of the overlay set.
+        edits: the overlay that is edited in the tree, "" for none; noted for `refresh`.
+        overlays_folder: the overlay set, noted likewise.
 
     Raises:
         PackagingError: E704, the folder has something in it.
@@ -45,9 +63,32 @@ def write_repository(plan: Plan, pristine: Mapping[str, bytes], folder: Path) ->
         tree.mkdir()
         _import_history(tree, states)
         write_files(tree, states[-1][1])
+        for path, target in (links or {}).items():
+            (tree / path).unlink()
+            (tree / path).symlink_to(target)
         run_git(tree, ["read-tree", "HEAD"])
         run_git(tree, ["update-index", "-q", "--refresh"])
+        if links:
+            # To git a linked file is unchanged: its content is the overlay's.
+            run_git(tree, ["update-index", "--skip-worktree", "--", *links])
+        write_note(tree, _describe(plan, pristine, tree, edits, overlays_folder))
         tree.replace(folder)  # over an empty folder too
+
+
+def _describe(
+    plan: Plan, pristine: Mapping[str, bytes], tree: Path, edits: str, overlays_folder: str
+) -> Worktree:
+    commits = run_git(tree, ["rev-list", "--max-count=2", "HEAD"]).decode().split()
+    return Worktree(
+        release=plan.release.tag,
+        tree=plan.tree,
+        head=commits[0],
+        base=commits[-1],
+        lines=trace_lines(patch_files(plan, pristine).landings),
+        own={path: owner for owner, path, _ in plan.files},
+        edits=edits,
+        overlays_folder=overlays_folder,
+    )
 
 
 def _states(plan: Plan, pristine: Mapping[str, bytes]) -> Iterator[tuple[str, Mapping[str, bytes]]]:
