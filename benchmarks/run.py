@@ -21,8 +21,8 @@ ALWAYS = ("build", "apply", "imports", "simulated_device")
 HEAD = """# Benchmarks
 
 Each section is what one command printed: `python benchmarks/NAME.py`; `python benchmarks/run.py`
-rewrites them. Peers run beside ours in the same run, so read the ratios; absolute times are those of
-the machine named with each section.
+rewrites them. Peers run beside ours in the same run, so read the ratios; absolute times are those
+of the machine named with each section.
 """
 
 
