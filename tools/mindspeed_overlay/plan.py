@@ -15,7 +15,7 @@ from mindspeed_overlay.pins import Pins, Release
 from mindspeed_overlay.tree import sha256
 
 _TARGET = re.compile(rb"^--- a/(.+)$", re.MULTILINE)
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when the same inputs would give other wheel bytes."""
 
 
