@@ -9,7 +9,7 @@ from mindspeed_overlay.errors import Problem, UsageError
 from mindspeed_overlay.patch import split_lines
 from mindspeed_overlay.patch_diff import diff_lines
 from mindspeed_overlay.source.transport import run_git
-from mindspeed_overlay.worktree import read_worktree
+from mindspeed_overlay.worktree import read_committed, read_worktree
 
 _HEAD = re.compile(rb"([0-9a-f]{40}) (\d+) (\d+)(?: \d+)?")
 _EDITED = "edited since `apply`"
@@ -26,14 +26,11 @@ def blame_repository(root: Path, path: str) -> Blamed:
     Raises:
         UsageError: E204, the tree is not one of `apply`, or had no such file.
     """
-    import git
-
     made = read_worktree(root)
-    try:
-        before = run_git(root, ["cat-file", "blob", f"{made.head}:{path}"])
-    except git.GitCommandError as error:
+    before = read_committed(root, made.head, [path]).get(path)
+    if before is None:
         message = f"{path} was not there when `apply` made {root}"
-        raise UsageError(Problem(code="E204", path=path, message=message)) from error
+        raise UsageError(Problem(code="E204", path=path, message=message))
     owners = {
         line: (r.overlay, r.patch, r.hunk)
         for r in made.lines.get(path, ())

@@ -28,6 +28,7 @@ COMMANDS = {
     "check": "Check every overlay on every release it claims.",
     "new": "Start a new overlay, step by step.",
     "port": "Carry overlays to another Megatron release.",
+    "refresh": "Write patches anew: canonical, or from an edited work tree.",
     "verify": "Prove that a wheel or an installation is what its records say.",
     "pin": "List, verify or add pinned Megatron releases.",
     "doctor": "Look at this machine: git, Python, pip, torch, torch_npu, CANN.",

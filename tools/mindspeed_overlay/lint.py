@@ -21,12 +21,13 @@ def lint_patch(patch: Patch, *, overlay: str) -> list[Problem]:
     """Hunks that serve nothing (E430), and white space at the end of added lines (E431)."""
     problems = []
     for number, hunk in enumerate(patch.hunks, 1):
-        if _is_idle(hunk):
+        removed = [line[1:] for line in hunk.lines if line[:1] == b"-"]
+        added = [line[1:] for line in hunk.lines if line[:1] == b"+"]
+        if is_idle(removed, added):
             message = "changes white space or comments only"
             hint = "drop the hunk: it can conflict and does nothing"
             problems.append(_about(patch, overlay, number, "E430", message, hint))
-        added = [line[1:].rstrip(b"\r\n") for line in hunk.lines if line[:1] == b"+"]
-        if any(line != line.rstrip() for line in added):
+        if any((text := line.rstrip(b"\r\n")) != text.rstrip() for line in added):
             message = "adds white space at the end of a line"
             hint = f"remove it, then run `mindspeed-overlay refresh {overlay}`"
             problems.append(_about(patch, overlay, number, "E431", message, hint))
@@ -48,17 +49,14 @@ def _about(patch: Patch, overlay: str, number: int, code: str, message: str, hin
     )
 
 
-def _is_idle(hunk: Hunk) -> bool:
+def is_idle(removed: Iterable[bytes], added: Iterable[bytes]) -> bool:
     """Whether only comments, blank lines and spaces inside of lines change; indentation counts."""
-    sides = [
-        [
-            _SPACE.sub(b"", text)
-            for line in hunk.lines
-            if line[:1] == kind and (text := line[1:].rstrip()) and text.lstrip()[:1] != b"#"
-        ]
-        for kind in (b"-", b"+")
-    ]
-    return sides[0] == sides[1]
+    return _read_code(removed) == _read_code(added)
+
+
+def _read_code(lines: Iterable[bytes]) -> list[bytes]:
+    code = (line.rstrip() for line in lines)
+    return [_SPACE.sub(b"", line) for line in code if line and line.lstrip()[:1] != b"#"]
 
 
 def lint_sets(overlay: Overlay, order: tuple[str, ...]) -> list[Problem]:

@@ -1,12 +1,14 @@
 """What `apply` notes in a repository that it makes, for `blame` and `refresh`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mindspeed_overlay.errors import Problem, UsageError
 from mindspeed_overlay.provenance import LineRange
+from mindspeed_overlay.source.transport import read_objects
 
 _NOTE = Path(".git") / "mindspeed-overlay.json"
 
@@ -69,3 +71,13 @@ def read_worktree(root: Path) -> Worktree:
         raise UsageError(
             Problem(code="E204", path=str(root), message=message, hint=hint)
         ) from error
+
+
+def read_committed(root: Path, commit: str, paths: Iterable[str]) -> dict[str, bytes]:
+    """Files of a commit, byte for byte; without those that it does not have."""
+    found = {}
+    with read_objects(root) as objects:
+        for path in paths:
+            with suppress(ValueError):
+                found[path] = bytes(objects.get_object_data(f"{commit}:{path}")[3])
+    return found
