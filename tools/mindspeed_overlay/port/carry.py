@@ -8,7 +8,7 @@ from mindspeed_overlay.errors import ApplyError
 from mindspeed_overlay.patch import MODULE_SYMBOL, Patch, make_patch
 from mindspeed_overlay.patch_model import split_lines
 from mindspeed_overlay.port.document import Document
-from mindspeed_overlay.port.merge import Elsewhere, Merged, exchange, merge_file
+from mindspeed_overlay.port.merge import Elsewhere, Merged, Vanished, exchange, merge_file
 from mindspeed_overlay.port.model import Move, Outcome, Piece, worst
 from mindspeed_overlay.syntax import parse_module
 
@@ -33,7 +33,7 @@ class Carried:
     def outcome(self) -> Outcome:
         """The worst of its pieces; absorbed only where all are."""
         outcomes = [piece.outcome for piece in self.pieces]
-        rest = [outcome for outcome in outcomes if outcome != "absorbed"]
+        rest = [outcome for outcome in outcomes if outcome not in ("absorbed", "dropped")]
         return worst(rest) if rest else worst(outcomes)
 
 
@@ -44,6 +44,7 @@ def carry_patch(
     edited: bytes,
     new: bytes,
     elsewhere: Elsewhere = lambda _document, _symbol: None,
+    vanished: Vanished = lambda _old, _symbol, _new: False,
     labels: tuple[str, str] = ("upstream", "overlay"),
 ) -> Carried:
     """Carry a patch from `base`, which it turns into `edited`, to `new`."""
@@ -60,7 +61,7 @@ def carry_patch(
             for number, (hunk, offset) in enumerate(zip(patch.hunks, exact.offsets, strict=True), 1)
         )
         return Carried(pieces, exact.data)
-    merged = _merge(patch, base, edited, new, elsewhere, labels)
+    merged = _merge(patch, (base, edited, new), (elsewhere, vanished), labels)
     return Carried(merged.pieces, merged.data, merged.moves, merged.marked)
 
 
@@ -82,15 +83,21 @@ def apply_exactly(patch: Patch, data: bytes) -> Applied | None:
 
 def _merge(
     patch: Patch,
-    base: bytes,
-    edited: bytes,
-    new: bytes,
-    elsewhere: Elsewhere,
+    states: tuple[bytes, bytes, bytes],
+    asked: tuple[Elsewhere, Vanished],
     labels: tuple[str, str],
 ) -> Merged:
+    base, edited, new = states
     python = patch.target.endswith(".py")
     merged = merge_file(
-        base, edited, new, python=python, hunks=patch.hunks, elsewhere=elsewhere, labels=labels
+        base,
+        edited,
+        new,
+        python=python,
+        hunks=patch.hunks,
+        elsewhere=asked[0],
+        vanished=asked[1],
+        labels=labels,
     )
     if not python or not merged.is_clean:
         return merged

@@ -10,12 +10,29 @@ from mindspeed_overlay.syntax_nodes import text_of
 _DEFERRED = frozenset(("lambda", "function_definition"))
 
 
-def explain_clash(ours: Sequence[Unit], theirs: Sequence[Unit]) -> str:
+def is_guard(units: Sequence[Unit]) -> bool:
+    """Whether statements are one `if` that returns: another way to do all that follows."""
+    head, *body = units
+    nested = all(len(unit.indent) > len(head.indent) for unit in body)
+    if head.kind != "if_statement" or not nested:
+        return False
+    return (body[-1] if body else head).exits
+
+
+def explain_clash(ours: Sequence[Unit], theirs: Sequence[Unit], *, guards: bool = False) -> str:
     """Why the order of two groups of statements matters; empty where it does not.
 
     Names and attributes that one writes and the other uses matter, and so does leaving the block.
     What a call does behind its arguments can't be seen from here.
+
+    Args:
+        ours: statements that the overlay adds.
+        theirs: statements that upstream added at the same place.
+        guards: ours are a guard (`is_guard`) that goes right before what it guards. It must see
+            what that sees, so upstream's statements stay before it, if they only compute values.
     """
+    if guards and all(_only_computes(unit) for unit in theirs):
+        return ""
     ours, theirs = _executed(ours), _executed(theirs)
     for leaving, other in ((ours, theirs), (theirs, ours)):
         exits = next((unit for unit in leaving if unit.exits), None)
@@ -26,6 +43,21 @@ def explain_clash(ours: Sequence[Unit], theirs: Sequence[Unit]) -> str:
     if shared:
         return f"upstream added statements here that share `{min(shared)}` with it"
     return ""
+
+
+def bound_names(unit: Unit) -> set[str]:
+    """The names that a statement binds or assigns."""
+    return {name.partition(".")[0] for name in _Names([unit]).written}
+
+
+def _only_computes(unit: Unit) -> bool:
+    """Whether a statement assigns, imports, or decides; calls for their effect don't."""
+    if unit.exits:
+        return False
+    if unit.kind != "expression_statement":
+        return unit.kind not in ("with_statement", "try_statement", "delete_statement")
+    inner = unit.nodes[0].named_children
+    return bool(inner) and inner[0].type in ("assignment", "augmented_assignment", "string")
 
 
 def _executed(units: Sequence[Unit]) -> list[Unit]:

@@ -69,8 +69,8 @@ class Document:
         """Indices of the units that own any line of `start:end`."""
         found = self.units_in(start, end)
         first = found.start
-        if first and start < end and self.units[first - 1].end > start:
-            first -= 1
+        if first and self.units[first - 1].end > start:
+            first -= 1  # also lines added inside a statement change that statement
         return range(first, found.stop)
 
     def comments_above(self, unit: Unit) -> int:

@@ -152,6 +152,18 @@ def _conclude(
     )
 
 
+def _wait(job: Job, result: OverlayResult, results: Sequence[OverlayResult]) -> OverlayResult:
+    """An overlay can't be gated before those that it requires, nor be left with nothing."""
+    opened = {r.overlay for r in results if r.is_open}
+    needed = [o.id for o in _with_requirements(job, [job.overlays.get(result.overlay)])]
+    waiting = [name for name in needed if name in opened and name != result.overlay]
+    problems = [f"waits for {name}, which it requires" for name in waiting]
+    dropped = [p for p in result.patches if p.outcome == "dropped"]
+    if dropped and not result.kept and not result.forms():
+        problems.append("nothing that it edits is left; bound its `releases`")
+    return replace(result, problems=(*result.problems, *problems))
+
+
 def with_forms(job: Job, results: Iterable[OverlayResult], *, kept: bool = True) -> OverlaySet:
     """The overlay set with the carried forms in place of those that serve the new release."""
     from mindspeed_overlay.patch import name_patch, serialize_patch
@@ -173,6 +185,7 @@ def with_forms(job: Job, results: Iterable[OverlayResult], *, kept: bool = True)
 
 def _gate(job: Job, results: list[OverlayResult]) -> list[OverlayResult]:
     """Gate all carried overlays together, then each that was merged alone."""
+    results = [_wait(job, result, results) for result in results]
     ready = [r.overlay for r in results if not r.is_open]
     found: dict[str, list[Problem]] = {}
     if not ready:

@@ -16,6 +16,9 @@ from mindspeed_overlay.port.statements import Statements, place_statements
 from mindspeed_overlay.port.symbols import Counterpart, find_counterpart
 from mindspeed_overlay.syntax import MODULE
 
+Vanished = Callable[[Document, str, Document], bool]
+"""Whether nothing is left of a symbol that the new file lacks."""
+
 Elsewhere = Callable[[Document, str], tuple[str, Counterpart] | None]
 """Finds the file that a symbol moved to."""
 
@@ -50,6 +53,7 @@ def merge_file(
     python: bool = True,
     hunks: Sequence[Hunk] = (),
     elsewhere: Elsewhere = lambda _document, _symbol: None,
+    vanished: Vanished = lambda _old, _symbol, _new: False,
     labels: tuple[str, str] = ("upstream", "overlay"),
 ) -> Merged:
     """Carry the edits that turn `base` into `edited` over to `new`.
@@ -61,11 +65,11 @@ def merge_file(
         python: whether the file has symbols and statements.
         hunks: of the patch, to number the edits by.
         elsewhere: asked for symbols that the file has lost.
+        vanished: asked whether such a symbol left no trace, so that its edits have no object.
         labels: written at conflict markers: of `new`, and of the edits.
     """
-    work = _Merge(
-        Document(base, python), Document(edited, python), Document(new, python), elsewhere
-    )
+    documents = (Document(base, python), Document(edited, python), Document(new, python))
+    work = _Merge(documents, elsewhere, vanished)
     for edit in _join(diff_lines(work.old.lines, work.edited.lines), work.old, work.edited):
         work.carry(edit, _number(hunks, edit))
     return work.finish(labels)
@@ -110,10 +114,14 @@ class _Failed:
 
 class _Merge:
     def __init__(
-        self, old: Document, edited: Document, new: Document, elsewhere: Elsewhere
+        self,
+        documents: tuple[Document, Document, Document],
+        elsewhere: Elsewhere,
+        vanished: Vanished,
     ) -> None:
-        self.old, self.edited, self.new = old, edited, new
+        self.old, self.edited, self.new = documents
         self._elsewhere = elsewhere
+        self._vanished = vanished
         self._statements: dict[tuple[int, str, str], Statements] = {}
         self._pieces: list[Piece] = []
         self._swaps: list[Swap] = []
@@ -127,6 +135,10 @@ class _Merge:
         path = ""
         if counterpart is None and (found := self._elsewhere(self.old, symbol)) is not None:
             path, counterpart = found
+        if counterpart is None and self._vanished(self.old, symbol, self.new):
+            note = f"upstream removed {symbol} and all traces of it"
+            self._pieces.append(replace(piece, outcome="dropped", note=note))
+            return
         if counterpart is None:
             self._fail(edit, piece, f"upstream has no {symbol} any more")
             return

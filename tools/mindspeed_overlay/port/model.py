@@ -13,6 +13,7 @@ Outcome = Literal[
     "moved",
     "resolved",
     "absorbed",
+    "dropped",
     "gone",
     "blocked",
     "conflict",
@@ -20,7 +21,8 @@ Outcome = Literal[
 """From good to bad. `exact`: where it was; `offset`: the same text some lines away in its symbol;
 `re-anchored`: its function is the same but elsewhere or in another layout; `merged`: 3-way by
 lines; `structural`: by statements; `moved`: in another symbol or file; `resolved`: by hand;
-`absorbed`: upstream has it; `gone`: its target is no more; `blocked`: a requirement conflicts."""
+`absorbed`: upstream has it; `dropped`: what it edits is gone without a trace; `gone`: its target is
+gone, traces are left; `blocked`: a requirement conflicts."""
 
 RANK: dict[str, int] = {
     name: n
@@ -33,6 +35,7 @@ RANK: dict[str, int] = {
             "absorbed",
             "structural",
             "moved",
+            "dropped",
             "resolved",
             "gone",
             "blocked",

@@ -135,8 +135,11 @@ def _insert(
         if start > end:
             raise MergeConflictError("the elements stand in another order now")
         between = theirs[start:end]
-        if between and not all(n.type in _NAMED for n in (*between, *nodes)):
+        by_name = [all(n.type in _NAMED for n in side) for side in (between, nodes)]
+        if between and not any(by_name):
             raise MergeConflictError(f"both added beside `{_show(node_key(between[0]))}`")
+        if between and not by_name[1]:
+            end = start  # what has a place goes before what has a name
         swaps.append(_write_elements(nodes, theirs, end, new))
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from mindspeed_overlay.patch_diff import Edit
 from mindspeed_overlay.port.align import align_units
-from mindspeed_overlay.port.commute import explain_clash
+from mindspeed_overlay.port.commute import bound_names, explain_clash, is_guard
 from mindspeed_overlay.port.document import Document
 from mindspeed_overlay.port.model import Misfit, Placed, Swap
 from mindspeed_overlay.port.nodes import MergeConflictError, merge_units
@@ -72,7 +72,8 @@ def place_statements(statements: Statements, edited: Document, edit: Edit) -> Pl
     except (StatementConflictError, MergeConflictError) as error:
         return Misfit(str(error))
     if not swaps:
-        return Placed("absorbed", note="upstream has it, in other words or another layout")
+        note = "; ".join(notes) or "upstream has it, in other words or another layout"
+        return Placed("absorbed", note=note)
     return Placed("structural", tuple(swaps), "; ".join(dict.fromkeys(notes)))
 
 
@@ -97,6 +98,8 @@ class _Carrier:
         mine = self.edited.units[ours.start : ours.stop]
         to_mine = align_units(olds, mine)
         swaps: list[Swap] = []
+        if self._is_obsolete(olds, mine, low):
+            return [], self.notes
         if any(
             m is not None and mine[m].indent != u.indent for u, m in zip(olds, to_mine, strict=True)
         ):
@@ -107,11 +110,14 @@ class _Carrier:
                 swaps += self._drop(low + k)
             elif mine[m].key != unit.key:
                 swaps += self._change(low + k, mine[m])
+        dropped = {low + k for k, m in enumerate(to_mine) if m is None}
         for start, end in _runs([m for m in range(len(mine)) if m not in to_mine]):
             before = [k for k, m in enumerate(to_mine) if m is not None and m < start]
             at = low + (before[-1] + 1 if before else 0)
-            dropped = {low + k for k, m in enumerate(to_mine) if m is None}
-            swaps += self._add(mine[start:end], at, dropped)
+            if at in dropped and (now := self.st.find(at)) is not None:
+                swaps.append(self._replace(mine[start:end], st.old[at], now))
+            else:
+                swaps += self._add(mine[start:end], at, dropped)
         return swaps, self.notes
 
     def _gap(self, line: int) -> int:
@@ -121,6 +127,27 @@ class _Carrier:
 
     def _carry_comments(self) -> tuple[list[Swap], list[str]]:
         raise StatementConflictError("upstream changed the comments or blank lines here")
+
+    def _is_obsolete(self, olds: Sequence[Unit], mine: Sequence[Unit], low: int) -> bool:
+        """Whether an edit only provides names that upstream has stopped to import and to use."""
+        if not olds or not all(unit.is_import for unit in olds):
+            return False
+        if any(self.st.find(low + k) is not None for k in range(len(olds))):
+            return False
+        names = set[str]().union(*(bound_names(u) for u in (*olds, *mine) if u.is_import))
+        used = {token.decode(errors="replace") for unit in self.new.units for token in unit.tokens}
+        if not names or names & used:
+            return False
+        self.notes.append(f"upstream imports and uses {', '.join(sorted(names))} no more")
+        return True
+
+    def _replace(self, units: Sequence[Unit], old: Unit, now: Unit) -> Swap:
+        """Put statements where the one stood that they replace."""
+        if len(units[0].indent) != len(old.indent):
+            raise StatementConflictError("it replaces a statement by one of another block")
+        text = self._indent(units[0], now.indent, self._first_line(units[0]), units[-1].end)
+        offset = self.new.offsets[now.first]
+        return Swap(offset, offset, text)
 
     def _wrap(self, olds: Sequence[Unit], mine: Sequence[Unit], low: int) -> list[Swap]:
         """Indent statements anew, as when they are put under an `if` or a `try`.
@@ -135,6 +162,11 @@ class _Carrier:
         for unit, there in zip(olds, found, strict=True):
             if unit.key != there.key:
                 raise StatementConflictError(f"upstream changed `{_show(unit)}`, which it indents")
+        if found[0].scope != olds[0].scope:
+            heads = [unit for unit in mine if unit.key.endswith(b":")]
+            if self._has_heads(found, heads):
+                return []
+            raise StatementConflictError("upstream put the block that it indents into another one")
         offsets = self.new.offsets
         shift = found[0].indent if olds[0].indent == mine[0].indent else None
         if shift is None and found[0].indent != olds[0].indent:
@@ -143,6 +175,22 @@ class _Carrier:
             mine[0], shift or mine[0].indent, self._first_line(mine[0]), mine[-1].end
         )
         return [Swap(offsets[found[0].first], offsets[found[-1].end], text)]
+
+    def _has_heads(self, block: Sequence[Unit], heads: Sequence[Unit]) -> bool:
+        """Whether upstream put a block under the same headers as the edit does."""
+        new = self.st.new
+        at = new.index(block[0])
+        inside = len(block[0].indent)
+        outer = next((k for k in range(at - 1, -1, -1) if len(new[k].indent) < inside), None)
+        if outer is None or not heads:
+            return False
+        indent = new[outer].indent
+        keys = [new[outer].key]
+        end = self._end_of_block(outer + 1, indent + b" ")
+        while end < len(new) and new[end].indent == indent and new[end].kind.endswith("_clause"):
+            keys.append(new[end].key)
+            end = self._end_of_block(end + 1, indent + b" ")
+        return [unit.key for unit in heads] == keys
 
     def _drop(self, index: int) -> list[Swap]:
         unit, now = self.st.old[index], self.st.find(index)
@@ -223,7 +271,8 @@ class _Carrier:
         keys = [u.key for u in between]
         if keys == [u.key for u in units]:
             return None, indent
-        if between and (clash := explain_clash(units, between)):
+        guards = before is not None and is_guard(units)
+        if between and (clash := explain_clash(units, between, guards=guards)):
             raise StatementConflictError(clash)
         self._note(between)
         if before is not None and not (between and units[0].is_import):

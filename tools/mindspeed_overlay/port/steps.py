@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from mindspeed_overlay.apply import land_patches
 from mindspeed_overlay.errors import ApplyError, Problem
 from mindspeed_overlay.overlay import Overlay
-from mindspeed_overlay.patch import Patch, parse_patch
+from mindspeed_overlay.patch import Hunk, Patch, parse_patch
 from mindspeed_overlay.port.carry import Carried, apply_moves, carry_patch, remake_patch
 from mindspeed_overlay.port.document import Document
 from mindspeed_overlay.port.follow import find_renamed
@@ -19,6 +19,7 @@ from mindspeed_overlay.port.merge import merge_file
 from mindspeed_overlay.port.model import Move, Piece
 from mindspeed_overlay.port.symbols import Counterpart, find_elsewhere
 from mindspeed_overlay.port.threads import PatchResult, Stuck, Thread
+from mindspeed_overlay.port.traces import Traces
 from mindspeed_overlay.port.trees import Tree, carries
 from mindspeed_overlay.tree import git_blob_id
 
@@ -53,6 +54,7 @@ class Steps:
     report: Callable[[str], None] = lambda _sentence: None
     _threads: dict[str, list[Thread]] = field(default_factory=dict)
     _forms: dict[tuple[str, int], dict[str, Patch] | None] = field(default_factory=dict)
+    _traces: dict[int, Traces] = field(default_factory=dict)
     _skipped: dict[str, list[tuple[str, Patch]]] = field(default_factory=dict)
 
     def run(self) -> dict[str, list[PatchResult]]:
@@ -163,6 +165,14 @@ class Steps:
         target, note = thread.target, ""
         if target not in tree.files:
             renamed = find_renamed(target, old.files, tree.files)
+            if renamed is None and not self._traces_of(index).has_file(
+                target, [*thread.patch.symbols]
+            ):
+                note = f"{tree.tag} has no {target}, and nothing of it is used"
+                hunks = enumerate(thread.patch.hunks, 1)
+                pieces = [_drop_hunk(number, hunk, note) for number, hunk in hunks]
+                thread.advance(tree.tag, Carried(tuple(pieces), b""), None, b"")
+                return []
             if renamed is None:
                 why = f"{tree.tag} has no {target}, and no file like it"
                 self._stick(thread, tree.tag, Stuck(tree.tag, "gone", why, target))
@@ -200,6 +210,11 @@ class Steps:
         thread.advance(tree.tag, carried, patch, new)
         return moves
 
+    def _traces_of(self, index: int) -> Traces:
+        if index not in self._traces:
+            self._traces[index] = Traces(self.trees[index].files)
+        return self._traces[index]
+
     def _attempt(
         self, overlay: Overlay, thread: Thread, target: str, new: bytes, index: int
     ) -> Carried:
@@ -216,6 +231,9 @@ class Steps:
             edited=thread.edited,
             new=new,
             elsewhere=elsewhere,
+            vanished=lambda before, symbol, now: (
+                not self._traces_of(index).has_symbol(before, symbol, now)
+            ),
             labels=(tree.tag, f"{overlay.id} ({thread.at})"),
         )
 
@@ -346,6 +364,10 @@ class Steps:
             new=stuck.new,
             after=stuck.carried.marked if stuck.carried else b"",
         )
+
+
+def _drop_hunk(number: int, hunk: Hunk, note: str) -> Piece:
+    return Piece(hunk=number, symbol=hunk.symbol, line=hunk.old_start, outcome="dropped", note=note)
 
 
 def _with_note(piece: Piece, note: str, outcome: str) -> Piece:

@@ -47,7 +47,8 @@ class Thread:
         self.at, self.base, self.edited = tag, base, carried.after
         self.stuck = None
         if patch is None:
-            self.ended, self.outcome = True, "absorbed"
+            self.ended = True
+            self.outcome = "dropped" if carried.outcome == "dropped" else "absorbed"
         else:
             self.patch = patch
 
