@@ -159,9 +159,10 @@ def test_two_builds_at_once_both_finish(cache: Path, tmp_path: Path) -> None:
 
 def spoil(overlays: Path) -> str:
     """Change one context line of a patch; returns the symbol its hunk belongs to."""
-    patch = (
-        overlays / "fusions/fused-swiglu/patches/core_v0.16.1/megatron.core.transformer.mlp.patch"
-    )
+    tags = tuple(release.tag for release in load_pins(default_pins()).releases)
+    overlay = load_overlays(overlays, tags=tags).get("fusions/fused-swiglu")
+    since = overlay.patch_since("core_v0.16.1", tags)
+    patch = overlay.folder / "patches" / since / "megatron.core.transformer.mlp.patch"
     lines = patch.read_text().splitlines(keepends=True)
     start = next(n for n, line in enumerate(lines) if line.startswith("@@"))
     symbol = lines[start].split("@@")[2].strip()
