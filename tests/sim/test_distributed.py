@@ -109,6 +109,9 @@ def test_gather_and_reduce_on_a_root() -> None:
     value = of_rank(2)
     dist.reduce(value, dst=0)
     check(value, [3.0, 3.0] if rank == 0 else [2.0, 2.0])
+    value = of_rank(2)
+    dist.reduce(value, dst=1, op=Op.AVG)
+    check(value, [1.5, 1.5] if rank == 1 else [1.0, 1.0])
 
 
 @pytest.mark.ranks(2)

@@ -31,8 +31,7 @@ class Reduction:
 def make_device() -> Any:
     """Gloo's network device: this machine only, unless GLOO_SOCKET_IFNAME names another.
 
-    Connections are made when two ranks first talk: a program makes dozens of groups and uses few,
-    and the first use of a group may be a send between two of its ranks.
+    Connections are made when two ranks first talk: a program makes dozens of groups and uses few.
     """
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     if interface:

@@ -111,10 +111,8 @@ class Hccl(HcclBase):
                 raise ValueError(
                     "output tensor size must be equal to world_size times input tensor size"
                 )
-            source = raw(shard)
-            if output.untyped_storage().data_ptr() == shard.untyped_storage().data_ptr():
-                source = source.clone()  # in place, the shard being a slice of the output
-            works.append(super()._allgather_base(raw(output), source, _c10d.AllgatherOptions()))
+            native = _c10d.AllgatherOptions()
+            works.append(super()._allgather_base(raw(output), raw(shard), native))
         payload = _bytes(inputs)
         return self._launch(
             "all_gather",
