@@ -20,8 +20,8 @@ class Change:
     Attributes:
         old: its state before; None where it was not there.
         new: its state after; None where it is gone.
-        successors: of one that is gone, where it may be now. It counts as moved where the first
-            of them is the same code.
+        successors: of one that is gone, where it may be now; it counts as moved where the first
+            of them is certain.
         path: where it was.
         line: its line after, or before where it is gone.
     """
@@ -69,7 +69,7 @@ def _classify(
     before: Fingerprint | None, after: Fingerprint | None, successors: tuple[Successor, ...]
 ) -> Kind:
     if after is None:
-        return "moved" if successors and successors[0].similarity == 1.0 else "gone"
+        return "moved" if successors and successors[0].is_certain else "gone"
     if before is None or after.signature != before.signature:
         return "signature changed"
     return "same" if after.body == before.body else "body changed"

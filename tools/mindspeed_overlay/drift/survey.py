@@ -62,13 +62,13 @@ class Surveyed:
 
 @dataclass
 class Survey:
-    """Overlays on pinned releases; each release is opened once."""
+    """Overlays on pinned releases; each release is opened once, and kept in `opened`."""
 
     overlays: OverlaySet
     pins: Pins
     spec: str = "pypi"
     offline: bool = False
-    _symbols: dict[str, Symbols] = field(default_factory=dict)
+    opened: dict[str, Symbols] = field(default_factory=dict)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -82,14 +82,14 @@ class Survey:
 
     def symbols(self, tag: str) -> Symbols:
         """The pristine symbols of a release."""
-        if tag not in self._symbols:
+        if tag not in self.opened:
             release = self.pins.get(tag)
             floor = release.python.removeprefix(">=")
             source = open_source(
                 release, spec=self.spec, tree=self.tree, offline=self.offline, python=floor
             )
-            self._symbols[tag] = Symbols(source.files)
-        return self._symbols[tag]
+            self.opened[tag] = Symbols(source.files)
+        return self.opened[tag]
 
     def look(self, overlay: Overlay, release: Release) -> Surveyed:
         """The symbols that one overlay uses on one release."""

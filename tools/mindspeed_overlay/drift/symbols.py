@@ -26,10 +26,16 @@ _ALIKE = 0.6  # below this a namesake is no successor worth showing
 
 @dataclass(frozen=True)
 class Successor:
-    """Where a symbol may have gone; `similarity` of the source lines, 1.0 for the same code."""
+    """Where a symbol may have gone.
+
+    Attributes:
+        similarity: of the source lines; 1.0 for the same code.
+        is_certain: the code is the same, or the old module still gives it by import.
+    """
 
     symbol: str
     similarity: float
+    is_certain: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +65,9 @@ class Symbols:
             return PRESENT
         whole = fingerprint_symbols(self.files[path]).get(use.qualname)
         if whole is None:
-            outer = use.qualname.partition(".")[0]
-            bound = use.qualname == outer and self._index.binds(use.module, outer)
+            if isinstance(self._resolver.resolve(use.module, MODULE, use.qualname), Definition):
+                return None  # defined elsewhere now, and imported here
+            bound = "." not in use.qualname and self._index.binds(use.module, use.qualname)
             return PRESENT if bound else None
         if use.how in ("names", "calls") and self._is_class(path, use.qualname):
             return PRESENT if use.how == "names" else Fingerprint(whole.signature, "-")
@@ -96,19 +103,26 @@ class Symbols:
         """
         if not use.qualname or use.qualname == MODULE:
             return self._find_modules(use, old)
-        target = self._resolver.resolve(use.module, MODULE, use.qualname)
-        if isinstance(target, Definition):
-            return [Successor(f"{target.module}:{target.qualname}", 1.0)]
-        source, _ = old.source_of(use.module, use.qualname)
-        before = fingerprint_symbols(old.files[old.path_of(use.module)]).get(use.qualname)
+        imported = self._resolver.resolve(use.module, MODULE, use.qualname)
+        here = (imported.module, imported.qualname) if isinstance(imported, Definition) else None
         found = []
-        for module, qualname in self._find_namesakes(use):
-            after = fingerprint_symbols(self.files[self.path_of(module)])[qualname]
-            text, _ = self.source_of(module, qualname)
-            alike = 1.0 if before and after.body == before.body else _compare(source, text)
-            if alike >= _ALIKE:
-                found.append(Successor(f"{module}:{qualname}", round(alike, 2)))
+        for module, qualname in {here} if here else self._find_namesakes(use):
+            alike = self._compare(use, old, module, qualname)
+            if alike >= _ALIKE or here:
+                certain = alike == 1.0 or here is not None
+                found.append(Successor(f"{module}:{qualname}", round(alike, 2), certain))
         return sorted(found, key=lambda s: (-s.similarity, s.symbol))[:3]
+
+    def _compare(self, use: Use, old: "Symbols", module: str, qualname: str) -> float:
+        before = fingerprint_symbols(old.files[old.path_of(use.module)]).get(use.qualname)
+        after = fingerprint_symbols(self.files[self.path_of(module)]).get(qualname)
+        if before and after and after.body == before.body:
+            return 1.0
+        # Of code that is not the same, the looks may be.
+        alike = _compare(
+            old.source_of(use.module, use.qualname)[0], self.source_of(module, qualname)[0]
+        )
+        return min(alike, 0.99)
 
     def _find_namesakes(self, use: Use) -> Iterator[tuple[str, str]]:
         """Definitions of the same name; of a method in any class, so that split ones are found."""
@@ -133,11 +147,11 @@ class Symbols:
             if other in old.files or not other.endswith(".py"):
                 continue
             if data == old.files[path]:
-                found.append(Successor(module_name(other), 1.0))
+                found.append(Successor(module_name(other), 1.0, True))
             elif other.endswith(f"/{name}") and name != "__init__.py":
                 alike = _compare(source, data.decode(errors="replace"))
                 if alike >= _ALIKE:
-                    found.append(Successor(module_name(other), round(alike, 2)))
+                    found.append(Successor(module_name(other), round(alike, 2), False))
         return sorted(found, key=lambda s: (-s.similarity, s.symbol))[:3]
 
 
