@@ -22,7 +22,7 @@ from mindspeed_overlay.plan import Plan, Selection, make_plan
 from mindspeed_overlay.source.cache import explain_write_errors
 from mindspeed_overlay.staging import write_atomically
 from mindspeed_overlay.status.cell import Cell, Matrix, State, read_cell
-from mindspeed_overlay.status.results import Tested
+from mindspeed_overlay.status.results import Outcome
 from mindspeed_overlay.tree import sha256
 
 _FORMAT = 1
@@ -38,7 +38,7 @@ class StatusFinder:
 
     survey: Survey
     cache: Path
-    tested: Mapping[tuple[str, str], Tested]
+    tested: Mapping[tuple[str, str], Outcome]
 
     def find_matrix(self, overlays: Iterable[Overlay], releases: Iterable[Release]) -> Matrix:
         """The cells of some overlays on some releases."""

@@ -7,7 +7,7 @@ from mindspeed_overlay.plan import Selection, make_plan
 from mindspeed_overlay.staging import write_atomically
 from mindspeed_overlay.status.matrix import digest_of
 from mindspeed_overlay.status.results import (
-    Tested,
+    Outcome,
     count_tests,
     describe_results,
     read_results,
@@ -29,7 +29,7 @@ def record_tests(survey: Survey, report: Path, results: Path) -> int:
             release = survey.pins.get(tag)
             selection = Selection(features=(overlay,))
             plan = make_plan(overlays, survey.pins, release, selection=selection, tree=survey.tree)
-            tested[overlay, tag] = Tested(digest_of(plan), passed, failed)
+            tested[overlay, tag] = Outcome(digest_of(plan), passed, failed)
     results.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(results.absolute(), describe_results(tested))
     return len(counts)

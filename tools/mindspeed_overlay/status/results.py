@@ -20,7 +20,7 @@ _RELEASE = re.compile(r"core_v\d+(?:\.\d+)*")
 
 
 @dataclass(frozen=True)
-class Tested:
+class Outcome:
     """The tests of one overlay on one release."""
 
     digest: str
@@ -28,7 +28,7 @@ class Tested:
     failed: int
 
 
-def read_results(path: Path) -> Mapping[tuple[str, str], Tested]:
+def read_results(path: Path) -> Mapping[tuple[str, str], Outcome]:
     """(overlay, release) to its tests; empty where there is no file.
 
     Raises:
@@ -37,7 +37,7 @@ def read_results(path: Path) -> Mapping[tuple[str, str], Tested]:
     try:
         table = json.loads(path.read_text("utf-8"))
         return {
-            (row["overlay"], row["release"]): Tested(row["digest"], row["passed"], row["failed"])
+            (row["overlay"], row["release"]): Outcome(row["digest"], row["passed"], row["failed"])
             for row in table["results"]
         }
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def count_tests(report: Path, overlays: Iterable[str]) -> dict[tuple[str, str], 
     return counts
 
 
-def describe_results(tested: Mapping[tuple[str, str], Tested]) -> bytes:
+def describe_results(tested: Mapping[tuple[str, str], Outcome]) -> bytes:
     """The canonical file."""
     rows: list[dict[str, Any]] = [
         {"overlay": o, "release": r, "digest": t.digest, "passed": t.passed, "failed": t.failed}
