@@ -11,6 +11,7 @@ from mindspeed_overlay.drift.symbols import Symbols
 from mindspeed_overlay.errors import ApplyError, OverlayError, Problem
 from mindspeed_overlay.lint import Overlap, find_overlaps, lint_patch, lint_sets, report_overlaps
 from mindspeed_overlay.lint_copies import CopyFinder, lint_copies
+from mindspeed_overlay.lint_operators import lint_operators
 from mindspeed_overlay.overlay import Overlay, OverlaySet
 from mindspeed_overlay.patch import parse_patch
 from mindspeed_overlay.plan import Plan
@@ -35,7 +36,7 @@ class Examiner:
         return cls(overlays, tag, order, Symbols(pristine), CopyFinder(pristine))
 
     def lint(self, overlay: Overlay) -> Iterator[Problem]:
-        """E430 to E432 and E434. (Unused sets are told once, on the first release served.)"""
+        """E430 to E432, E434 and E435. (Unused sets are told once, on the first release served.)"""
         for name, data in overlay.patches_for(self.tag, self.order).items():
             try:
                 yield from lint_patch(parse_patch(data, name=name), overlay=overlay.id)
@@ -46,6 +47,7 @@ class Examiner:
             yield from lint_sets(overlay, self.order)
         files = overlay.files_for(self.tag, self.order)
         yield from lint_copies(self.copies, files, overlay=overlay.id)
+        yield from lint_operators(files, overlay=overlay.id, floor=overlay.torch_npu)
 
     def find_drift(self, overlay: Overlay, plan: Plan, patched: Patched) -> list[Problem]:
         """E610 and E611: upstream symbols in a state that nobody has recorded as read."""
