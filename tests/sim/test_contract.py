@@ -1,6 +1,7 @@
 """The whole registry against the running torch_npu: schemas, lists, names, documents."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -69,7 +70,8 @@ def test_each_listed_schema_is_the_running_one() -> None:
 def test_listed_device_names_are_the_running_ones() -> None:
     npu = torch.get_device_module("npu")
     names = release(RUNNING).names
-    public = [name for name in dir(npu) if not name.startswith("_")]
+    # First use of a device adds torch_npu's autograd node classes to the module.
+    public = [name for name in dir(npu) if not re.search(r"^_|Backward\d*$", name)]
 
     assert [name for name in public if f"torch_npu.npu.{name}" not in names] == []
 
