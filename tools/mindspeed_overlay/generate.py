@@ -18,7 +18,10 @@ _HEAD = '''\
 
 RELEASE = {release!r}
 
-# Of the overlays in this build. `upstream`: Megatron has the field and the flag itself.
+# (id, level, whether optimization_level switches it on, summary) of the overlays in this build.
+OVERLAYS = {overlays}
+
+# Of the overlays in this build. `native`: Megatron itself does it, here under the name in `maps`.
 OPTIONS = {options}
 
 # Of the overlays that are not in this build: (overlay, flag, field).
@@ -40,8 +43,9 @@ def generate_files(
     ids = {overlay.id for overlay in chosen}
     if OPTIONS_OVERLAY not in ids:
         return {}
+    overlays = [(o.id, o.level, o.by_level, o.summary) for o in known if o.id in ids]
     rows = [
-        _row(overlay.id, option, upstream=option.is_upstream(tag, order))
+        _row(overlay.id, option, native=option.is_upstream(tag, order))
         for overlay in known
         if overlay.id in ids
         for option in overlay.options
@@ -51,13 +55,20 @@ def generate_files(
         for overlay in known
         if overlay.id not in ids
         for option in overlay.options
-        if not option.is_upstream(tag, order)
+        if not option.extends and (option.maps or not option.is_upstream(tag, order))
     ]
-    text = _HEAD.format(release=tag, options=_literal(rows), absent=_literal(absent))
+    text = _HEAD.format(
+        release=tag,
+        overlays=_literal(overlays),
+        options=_literal(rows),
+        absent=_literal(absent),
+    )
     return {TABLE_PATH: text.encode()}
 
 
-def _row(overlay: str, option: Option, *, upstream: bool) -> Mapping[str, Any]:
+def _row(overlay: str, option: Option, *, native: bool) -> Mapping[str, Any]:
+    # Of a field that is Megatron's own, Megatron knows the rules.
+    ours = not native or bool(option.maps)
     return {
         "overlay": overlay,
         "flag": option.flag,
@@ -65,12 +76,13 @@ def _row(overlay: str, option: Option, *, upstream: bool) -> Mapping[str, Any]:
         "config": option.config,
         "type": option.type,
         "default": option.default,
-        "choices": option.choices,
-        "minimum": option.minimum,
-        "requires": option.requires,
-        "conflicts": option.conflicts,
-        "checks": option.checks,
-        "upstream": upstream,
+        "choices": option.choices if ours else (),
+        "minimum": option.minimum if ours else None,
+        "requires": option.requires if ours else (),
+        "conflicts": option.conflicts if ours else (),
+        "checks": option.checks if ours else (),
+        "native": native,
+        "maps": dict(option.maps) if native else {},
         "extends": option.extends,
         "help": option.help,
     }

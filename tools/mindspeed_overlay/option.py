@@ -4,6 +4,7 @@ Reading checks the table by itself and options against each other; what a releas
 in `generate`.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -58,13 +59,16 @@ class Option:
     """`module:function` rules for what conditions cannot say; imported only while it is on."""
     owner: str = "ours"
     """`ours`, or `upstream since TAG`: from that release on Megatron has field and flag itself."""
+    maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Where Megatron has it under another name: that `field`, and the `value` that means the same
+    (the option's own if not given). The option keeps its field and flag, and sets Megatron's."""
     extends: bool = False
-    """Megatron has field and flag on every release; `choices` are added to its own."""
+    """Megatron has field and flag; the `choices` here are added to its own."""
 
     def is_upstream(self, tag: str, order: tuple[str, ...]) -> bool:
         """Whether Megatron itself has the field at `tag`; `order` lists all tags, oldest first."""
         match = _UPSTREAM.fullmatch(self.owner)
-        return self.extends or (match is not None and order.index(tag) >= order.index(match[1]))
+        return match is not None and order.index(tag) >= order.index(match[1])
 
 
 def read_option(table: Mapping[str, Any], *, tags: tuple[str, ...], wrong: Wrong) -> Option | None:
@@ -114,6 +118,10 @@ def _find_faults(option: Option, tags: tuple[str, ...]) -> Iterable[str]:
         yield f"{flag}: owner must be `ours` or `upstream since TAG` with a pinned release"
     if option.extends and not option.choices:
         yield f"{flag}: extends needs the choices that are new"
+    if option.maps and ("field" not in option.maps or set(option.maps) - {"field", "value"}):
+        yield f"{flag}: maps must be {{ field = ..., value = ... }}"
+    if option.maps and match is None:
+        yield f"{flag}: maps needs an owner `upstream since TAG`"
 
 
 def _find_value_faults(option: Option) -> Iterable[str]:

@@ -36,6 +36,8 @@ class Overlay:
     torch_npu: str = ""
     upstream_status: str = ""
     remove_when: str = ""
+    by_level: bool = False
+    """Has no option of its own: optimization_level switches it on."""
     options: tuple[Option, ...] = ()
     file_sets: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     patch_sets: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
@@ -240,7 +242,10 @@ def _read_overlay(
     if values.get("level") not in (0, 1, 2):
         wrong("level must be 0, 1 or 2")
     _check_bounds(str(values.get("releases", "")), tags, wrong)
-    given: dict[str, Any] = {key: str(values.get(key, "")) for key in allowed - {"id", "level"}}
+    given: dict[str, Any] = {
+        key: str(values.get(key, "")) for key in allowed - {"id", "level", "by_level"}
+    }
+    given["by_level"] = values.get("by_level", False)
     given |= {key: tuple(values.get(key, ())) for key in ("requires", "conflicts")}
     return Overlay(
         id=name,

@@ -22,8 +22,8 @@ def build_info() -> dict[str, Any]:
     return json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
-def status(*configs: Any) -> str:
-    """What is built in, and what is on and why for each config, as a text for people.
+def status(*configs: Any) -> Any:
+    """What is built in, and what is on and why for each config; print it.
 
     Args:
         configs: Megatron's configs; by default those that this process has built models from.
@@ -34,8 +34,7 @@ def status(*configs: Any) -> str:
         module = importlib.import_module("mindspeed.core.options.status")
     except ModuleNotFoundError:  # a build without base/options has no options
         return f"megatron-core {build_info().get('version', 'patched source tree')}, no options"
-    text: str = module.status(*configs)
-    return text
+    return module.get_status(*configs)
 
 
 def __getattr__(name: str) -> str:

@@ -1,6 +1,5 @@
 """`python -m mindspeed`: what this build is made of and which options it has."""
 
-from mindspeed.core.options.status import status
+import mindspeed
 
-if __name__ == "__main__":
-    print(status())
+print(mindspeed.status())

@@ -24,7 +24,7 @@ def add_mindspeed_args(parser: ArgumentParser) -> ArgumentParser:
         if option.extends and action is not None and action.choices is not None:
             known = list(action.choices)
             action.choices = known + [c for c in option.choices if c not in known]
-        elif action is None and not option.upstream:
+        elif action is None and option.is_ours:
             group = group or parser.add_argument_group("mindspeed", "options of Ascend overlays")
             argument = make_argument(option)
             group.add_argument(*argument.pop("arg_names"), **argument)
@@ -45,6 +45,6 @@ def process_args(args: Namespace) -> Namespace:
         The same namespace.
     """
     for option in ALL_OPTIONS:
-        if not option.upstream and not hasattr(args, option.field):
+        if option.is_ours and not hasattr(args, option.field):
             setattr(args, option.field, option.default)
     return args

@@ -5,17 +5,18 @@ decorator, `add_options`, and models call `confirm_options` when they are built.
 imports a feature, except the rule functions of an option that is on.
 """
 
-from mindspeed.core.options.confirm import confirm_options
+from mindspeed.core.options.confirm import confirm_options, describe_model
 from mindspeed.core.options.fields import add_options
 from mindspeed.core.options.rules import OptionError, refuse
-from mindspeed.core.options.table import Option, has_level, options_of
+from mindspeed.core.options.table import Option, is_rewrite_on, options_of
 
 __all__ = [
     "Option",
     "OptionError",
     "add_options",
     "confirm_options",
-    "has_level",
+    "describe_model",
+    "is_rewrite_on",
     "options_of",
     "refuse",
 ]

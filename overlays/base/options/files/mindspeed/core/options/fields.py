@@ -7,10 +7,11 @@ subclass. They are real dataclass fields: replace, asdict, pickle and copy see t
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from mindspeed.core.options.names import guard_keywords
-from mindspeed.core.options.rules import validate
+from mindspeed.core.options.rules import apply_maps, validate
 from mindspeed.core.options.table import ALL_OPTIONS, CONFIG_CLASSES, Option
 
 _Class = TypeVar("_Class", bound=type)
@@ -27,18 +28,19 @@ def add_options(cls: _Class) -> _Class:
     Raises:
         TypeError: upstream has a field of that name; the option's `owner` must say since when.
     """
+    is_root = not any(base in CONFIG_CLASSES.values() for base in cls.__mro__[1:])
     CONFIG_CLASSES[cls.__name__] = cls
     annotations = cls.__annotations__
     for option in ALL_OPTIONS:
-        if option.config != cls.__name__ or option.upstream:
+        if option.config != cls.__name__ or not option.is_ours:
             continue
         if option.field in annotations:
             raise TypeError(f"{cls.__name__}.{option.field} of {option.overlay} exists upstream")
         annotations[option.field] = _annotate(option)
         setattr(cls, option.field, _make_field(option))
-    _validate_after_post_init(cls)
-    if not issubclass(cls, tuple(c for c in CONFIG_CLASSES.values() if c is not cls)):
-        guard_keywords(cls)  # on a root class: its subclasses inherit it
+    cls.__post_init__ = _validate_after(cls, cls.__dict__.get("__post_init__"))  # type: ignore[attr-defined]
+    if is_root:
+        guard_keywords(cls)  # its subclasses inherit it
     return cls
 
 
@@ -78,26 +80,23 @@ def make_argument(option: Option) -> dict[str, Any]:
     return argument
 
 
-def _validate_after_post_init(cls: type) -> None:
-    upstream = cls.__dict__.get("__post_init__")
+def _validate_after(cls: type, upstream: Callable[..., None] | None) -> Callable[..., None]:
+    """A `__post_init__` that runs upstream's own (or the base class's) and then validates."""
 
     def __post_init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        apply_maps(self)
         if upstream is not None:
             upstream(self, *args, **kwargs)
-        else:
-            following = getattr(super(cls, self), "__post_init__", None)
-            if following is not None:
-                following(*args, **kwargs)
+        elif following := getattr(super(cls, self), "__post_init__", None):
+            following(*args, **kwargs)
         # While a base class runs, what its subclass derives is not there yet: the last one looks.
         if _most_derived(type(self)) is cls:
             validate(self)
 
-    __post_init__.__doc__ = getattr(upstream, "__doc__", None)
-    __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
-    __post_init__.__module__ = cls.__module__
-    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
+    functools.update_wrapper(__post_init__, upstream or __post_init__)
+    return __post_init__
 
 
 @functools.cache
 def _most_derived(kind: type) -> type:
-    return next(base for base in kind.__mro__ if CONFIG_CLASSES.get(base.__name__) is base)
+    return next(base for base in kind.__mro__ if base in CONFIG_CLASSES.values())

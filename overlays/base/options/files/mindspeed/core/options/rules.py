@@ -1,8 +1,8 @@
 """Validate the options of a config: every violated rule in one error.
 
-Pure and idempotent: the config is only read, and nothing is remembered. A rule function of a
-feature (`checks` in its overlay.toml) takes the config and yields `(rule, change)` pairs, two
-sentences: what is not so, and what to set. It is imported when its option is on.
+`validate` is pure and idempotent: the config is only read, and nothing is remembered. A rule
+function of a feature (`checks` in its overlay.toml) takes the config and yields `(rule, change)`
+pairs, two sentences: what is not so, and what to set. It is imported when its option is on.
 """
 
 import importlib
@@ -11,15 +11,20 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from mindspeed.core.options.table import ALL_OPTIONS, Option, options_of
+from mindspeed.core.options.table import ALL_OPTIONS, Option, find_active
 
 _CONDITION = re.compile(r"([a-z][a-z0-9_]*)(?:(!?=)(.+))?")
 _TYPES: dict[str, tuple[type, ...]] = {
-    "bool": (bool,), "int": (int,), "float": (float, int), "str": (str,)
-}  # fmt: skip
+    "bool": (bool,),
+    "int": (int,),
+    "float": (float, int),
+    "str": (str,),
+}
 
+Fault = tuple[str, str]
+"""The rule that is broken, and what to change."""
 Violation = tuple[Option, Any, str, str]
-"""Option, its value, the rule that it breaks, what to change."""
+"""Option, its value, and a fault."""
 
 
 class OptionError(ValueError):
@@ -32,84 +37,111 @@ def validate(config: Any) -> None:
     Raises:
         OptionError: every rule that is violated.
     """
-    violations: list[Violation] = []
-    for option in options_of(type(config)):
-        if option.is_on(config):
-            violations += _check(option, config)
-    if violations:
-        raise OptionError(describe(violations))
+    _raise_for(
+        (option, getattr(config, option.field), rule, change)
+        for option in find_active(config)
+        for rule, change in _find_faults(option, config)
+    )
 
 
-def refuse(field: str, config: Any, faults: Iterable[tuple[str, str]]) -> None:
-    """For rules that need more than the config (a sequence length, groups): the same error.
+def refuse(field: str, config: Any, faults: Iterable[Fault]) -> None:
+    """Raise the same error for rules that need more than the config: a sequence length, groups.
 
     Args:
         field: the option's config field.
         config: the config that has it.
-        faults: (rule, change) pairs; none raises nothing.
+        faults: what is wrong; nothing happens without any.
 
     Raises:
         OptionError: there is a fault.
     """
     option = next(option for option in ALL_OPTIONS if option.field == field)
-    violations = [(option, getattr(config, field), rule, change) for rule, change in faults]
-    if violations:
-        raise OptionError(describe(violations))
+    _raise_for((option, getattr(config, field), rule, change) for rule, change in faults)
 
 
-def describe(violations: list[Violation]) -> str:
-    """The text of the error, one line a violated rule."""
+def apply_maps(config: Any) -> None:
+    """Where Megatron has a feature under a name of its own, set its field as the option says.
+
+    A field that differs from Megatron's default is left alone; `validate` compares them.
+    """
+    for option in find_active(config):
+        if option.maps:
+            field = option.maps["field"]
+            if getattr(config, field) == _upstream_default(config, field):
+                setattr(config, field, _mapped_value(option, config))
+
+
+def _raise_for(violations: Iterable[Violation]) -> None:
     lines = [
         f"{option.flag} ({option.field}={value!r}): {rule}; {change}"
         for option, value, rule, change in violations
     ]
-    return lines[0] if len(lines) == 1 else "\n".join([f"{len(lines)} rules are broken:", *lines])
+    if lines:
+        head = [f"{len(lines)} rules of options are broken:"] if len(lines) > 1 else []
+        raise OptionError("\n".join([*head, *lines]))
 
 
-def _check(option: Option, config: Any) -> Iterator[Violation]:
-    value = getattr(config, option.field)
-    fault = _find_value_fault(option, value)
+def _find_faults(option: Option, config: Any) -> Iterator[Fault]:
+    fault = None if option.native else _find_value_fault(option, getattr(config, option.field))
     if fault:
-        yield option, value, *fault
+        yield fault
         return
+    leave = f"leave {option.field} at {option.default!r}"
     for condition in option.requires:
-        if _holds(condition, config) is False:
-            yield (
-                option,
-                value,
-                f"needs {condition}, which is {_show(condition, config)}",
-                (f"set {condition}, or leave {option.field} at {option.default!r}"),
-            )
+        if not holds(condition, config):
+            field = _parse(condition)[0]
+            shown = repr(getattr(config, field, None))
+            yield f"needs {condition}, and {field} is {shown}", f"set {condition}, or {leave}"
     for condition in option.conflicts:
-        if _holds(condition, config):
-            yield (
-                option,
-                value,
-                f"cannot be together with {condition}",
-                (f"change {_parse(condition)[0]} or leave {option.field} at {option.default!r}"),
-            )
+        if holds(condition, config):
+            field = _parse(condition)[0]
+            yield f"cannot be together with {condition}", f"change {field}, or {leave}"
+    if option.maps:
+        field, wanted = option.maps["field"], _mapped_value(option, config)
+        if getattr(config, field) != wanted:
+            rule = f"means {field}={wanted!r}, and that is {getattr(config, field)!r}"
+            yield rule, f"change {field}, or {leave}"
     for check in option.checks:
-        for rule, change in _load(check)(config):
-            yield option, value, rule, change
+        yield from _load(check)(config)
 
 
-def _find_value_fault(option: Option, value: Any) -> tuple[str, str] | None:
+def _find_value_fault(option: Option, value: Any) -> Fault | None:
     if option.extends:
         return None
     is_list = option.type.startswith("list[")
     kinds = _TYPES[option.type[5:-1] if is_list else option.type]
     items = value if is_list and isinstance(value, (list, tuple)) else [value]
-    right = isinstance(value, (list, tuple)) == is_list and all(
-        isinstance(item, kinds) and (bool in kinds or not isinstance(item, bool)) for item in items
-    )
-    if not right:
-        return f"must be {option.type}", f"it is of type {type(value).__name__}"
-    wrong = [item for item in items if option.choices and item not in option.choices]
-    if wrong:
+    if isinstance(value, (list, tuple)) != is_list or not all(_is_a(item, kinds) for item in items):
+        return f"must be {option.type}, and is {type(value).__name__}", "change its type"
+    if option.choices and not all(item in option.choices for item in items):
         return f"must be one of {', '.join(map(str, option.choices))}", "choose one of them"
     if option.minimum is not None and value < option.minimum:
         return f"must be at least {option.minimum:g}", "raise it"
     return None
+
+
+def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
+def _upstream_default(config: Any, field: str) -> Any:
+    return type(config).__dataclass_fields__[field].default
+
+
+def _mapped_value(option: Option, config: Any) -> Any:
+    return option.maps["value"] if "value" in option.maps else getattr(config, option.field)
+
+
+def holds(condition: str, config: Any) -> bool:
+    """Whether `field`, `field=value`, `field=one|other` or `field!=value` is so.
+
+    A field that this release lacks is unset.
+    """
+    field, operator, values = _parse(condition)
+    value = getattr(config, field, None)
+    if not operator:
+        return bool(value)
+    return (_spell(value) in values) == (operator == "=")
 
 
 @cache
@@ -119,29 +151,15 @@ def _parse(condition: str) -> tuple[str, str, tuple[str, ...]]:
     return match[1], match[2] or "", tuple((match[3] or "").split("|"))
 
 
-def _holds(condition: str, config: Any) -> bool:
-    """Whether a condition holds; a field that this release lacks is unset."""
-    field, operator, values = _parse(condition)
-    value = getattr(config, field, None)
-    if not operator:
-        return bool(value)
-    return (_spell(value) in values) == (operator == "=")
-
-
 def _spell(value: Any) -> str:
-    """A value as a condition writes it: `true`, `null`, `4`, `flash` for AttnBackend.flash."""
+    """A value as a condition writes it: `true`, `none`, `4`, `flash` for AttnBackend.flash."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
     return str(getattr(value, "name", value))
 
 
-def _show(condition: str, config: Any) -> str:
-    return repr(getattr(config, _parse(condition)[0], None))
-
-
 @cache
-def _load(check: str) -> Callable[[Any], Iterable[tuple[str, str]]]:
+def _load(check: str) -> Callable[[Any], Iterable[Fault]]:
     module, _, name = check.partition(":")
-    function: Callable[[Any], Iterable[tuple[str, str]]]
-    function = getattr(importlib.import_module(module), name)
+    function: Callable[[Any], Iterable[Fault]] = getattr(importlib.import_module(module), name)
     return function
