@@ -1,13 +1,14 @@
-"""Files that a build gets besides those in overlay folders: the table of its options.
+"""Files that a build gets besides those in overlay folders: the tables of its options and hooks.
 
-`mindspeed/option_table.py` is data only. It belongs to the overlay `base/options`, whose code reads
-it, so a build without that overlay has none.
+`mindspeed/option_table.py` and `mindspeed/hook_table.py` are data only. They belong to the overlays
+`base/options` and `base/hooks`, whose code reads them, so a build without those has none.
 """
 
 import pprint
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mindspeed_overlay.hook import HOOK_TABLE_PATH, HOOKS_OVERLAY, write_hook_table
 from mindspeed_overlay.option import Option
 from mindspeed_overlay.overlay import OPTIONS_OVERLAY, Overlay
 
@@ -40,9 +41,19 @@ def generate_files(
         tag: the release.
         order: all releases, oldest first.
     """
-    ids = {overlay.id for overlay in chosen}
-    if OPTIONS_OVERLAY not in ids:
-        return {}
+    ids, known = {overlay.id for overlay in chosen}, tuple(known)
+    files = {}
+    if OPTIONS_OVERLAY in ids:
+        files[TABLE_PATH] = _write_option_table(ids, known, tag=tag, order=order)
+    if HOOKS_OVERLAY in ids:
+        hooks = [(o.id, hook) for o in known if o.id in ids for hook in o.hooks]
+        files[HOOK_TABLE_PATH] = write_hook_table(hooks)
+    return files
+
+
+def _write_option_table(
+    ids: set[str], known: tuple[Overlay, ...], *, tag: str, order: tuple[str, ...]
+) -> bytes:
     overlays = [(o.id, o.level, o.by_level, o.summary) for o in known if o.id in ids]
     rows = [
         _row(overlay.id, option, native=option.is_upstream(tag, order))
@@ -63,7 +74,7 @@ def generate_files(
         options=_literal(rows),
         absent=_literal(absent),
     )
-    return {TABLE_PATH: text.encode()}
+    return text.encode()
 
 
 def _row(overlay: str, option: Option, *, native: bool) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspeed_overlay.errors import DefinitionError, Problem
+from mindspeed_overlay.hook import HOOKS_OVERLAY, Hook, read_hook
 from mindspeed_overlay.option import Option, find_clashes, read_option
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*")
@@ -39,6 +40,7 @@ class Overlay:
     by_level: bool = False
     """Has no option of its own: optimization_level switches it on."""
     options: tuple[Option, ...] = ()
+    hooks: tuple[Hook, ...] = ()
     file_sets: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     patch_sets: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
 
@@ -169,15 +171,23 @@ def _misused_options(overlays: list[Overlay]) -> list[Problem]:
         Problem(code="E406", overlay=owner, message=message)
         for owner, message in find_clashes(pairs)
     ]
+    return problems + _find_missing_bases(overlays)
+
+
+def _find_missing_bases(overlays: list[Overlay]) -> list[Problem]:
     requires = {overlay.id: overlay.requires for overlay in overlays}
-    if OPTIONS_OVERLAY in requires:
-        message = f"has options and does not require {OPTIONS_OVERLAY}, which makes them work"
-        problems += [
-            Problem(code="E406", overlay=overlay.id, message=message)
-            for overlay in overlays
-            if overlay.options and not _leads_to(overlay.id, OPTIONS_OVERLAY, requires)
-        ]
-    return problems
+    bases = (("options", OPTIONS_OVERLAY), ("hooks", HOOKS_OVERLAY))
+    return [
+        Problem(
+            code="E406",
+            overlay=overlay.id,
+            message=f"has {what} and does not require {base}, which makes them work",
+        )
+        for what, base in bases
+        if base in requires
+        for overlay in overlays
+        if getattr(overlay, what) and not _leads_to(overlay.id, base, requires)
+    ]
 
 
 def _leads_to(start: str, end: str, requires: Mapping[str, tuple[str, ...]]) -> bool:
@@ -231,7 +241,9 @@ def _read_overlay(
     values = {key.replace("-", "_"): value for key, value in table.items()}
     tables = values.pop("option", [])
     options = tuple(filter(None, (read_option(t, tags=tags, wrong=wrong) for t in tables)))
-    allowed = {f.name for f in fields(Overlay)} - {"folder", "options", "file_sets", "patch_sets"}
+    hooks = tuple(filter(None, (read_hook(t, wrong=wrong) for t in values.pop("hook", []))))
+    own = {"folder", "options", "hooks", "file_sets", "patch_sets"}
+    allowed = {f.name for f in fields(Overlay)} - own
     for key in sorted(set(values) - allowed):
         wrong(f"overlay.toml: unknown key {key!r}")
     for key in ("id", "summary", "level"):
@@ -252,6 +264,7 @@ def _read_overlay(
         level=values.get("level", 0),
         folder=folder,
         options=options,
+        hooks=hooks,
         file_sets=_read_file_sets(folder, tags, wrong),
         patch_sets=_read_patch_sets(folder, tags, wrong),
         **given,

@@ -1,0 +1,139 @@
+"""Hook points: the one place in an upstream function where several features may act.
+
+A feature names a function for a point in its overlay.toml, with the config fields that switch it on:
+
+    [[hook]]
+    point = "attention"
+    function = "mindspeed.core.attention.core_attention:attach_flash_attention"
+    when = ["use_flash_attn", "attention_backend=flash|fused"]
+
+The build writes all of them, in series order, to `mindspeed.hook_table`. A function is imported when
+one of its conditions first holds. Where several do, each gets what the ones before made of the thing,
+as `inner`, and returns what it makes of it. None means upstream's own, at the start and at the end; a
+point that nobody is at costs one call.
+
+| Point | Asked | With | Answer |
+|---|---|---|---|
+| attention | when a DotProductAttention is built | (module, inner) | `Attend`, its forward |
+| batch | by get_batch_on_this_cp_rank | (batch, cp_group, inner) | the sliced batch |
+| dispatcher | when a MoELayer is built | (layer, groups, inner) | a token dispatcher |
+| groups | when the first module of a model is built after initialize_model_parallel | (config,) | - |
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, Optional, Protocol
+
+import torch
+
+from mindspeed.hook_table import HOOKS
+
+Conditions = tuple[tuple[str, tuple[str, ...]], ...]
+
+_POINTS: dict[str, tuple[tuple[str, Conditions], ...]] = {
+    name: tuple((function, when) for point, _, function, when in HOOKS if point == name)
+    for name in ("attention", "batch", "dispatcher", "groups")
+}
+
+# The config that the groups were made for: of the first model since initialize_model_parallel.
+_owner: Any = None
+
+
+class Attend(Protocol):
+    """What computes attention for a DotProductAttention: its forward, with the module first."""
+
+    def __call__(
+        self,
+        module: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Optional[torch.Tensor],
+        attn_mask_type: Any = None,
+        attention_bias: Optional[torch.Tensor] = None,
+        packed_seq_params: Any = None,
+    ) -> torch.Tensor:
+        """[s, b, n, d] queries, [t, b, g, d] keys and values to [s, b, n * d]."""
+
+
+def bind_attention(module: Any) -> Optional[Attend]:
+    """What computes attention in place of a DotProductAttention's own forward; None: its own.
+
+    Args:
+        module: under construction, with `config`, `layer_number` and `attn_mask_type`.
+    """
+    attend: Optional[Attend] = None
+    for function in _asked("attention", module.config):
+        attend = function(module, attend)
+    return attend
+
+
+def slice_batch(batch: dict[str, Any], cp_group: Any = None) -> Optional[dict[str, Any]]:
+    """This context-parallel rank's part of a batch, where a feature cuts it another way.
+
+    Conditions are those of the config that the groups were made for.
+
+    Args:
+        batch: of get_batch_on_this_cp_rank, name to tensor or None.
+        cp_group: the context-parallel ranks; None for those of parallel_state.
+    """
+    sliced: Optional[dict[str, Any]] = None
+    for function in _asked("batch", _owner):
+        sliced = function(batch, cp_group, sliced)
+    return sliced
+
+
+def make_dispatcher(layer: Any, groups: Any = None) -> Any:
+    """The token dispatcher of a MoELayer, where a feature has its own or wraps upstream's.
+
+    Args:
+        layer: under construction, with `config`, `num_local_experts`, `local_expert_indices`.
+        groups: the process groups that the layer was given; None before core 0.14.
+    """
+    dispatcher = None
+    for function in _asked("dispatcher", layer.config):
+        dispatcher = function(layer, groups, dispatcher)
+    return dispatcher
+
+
+def create_groups(config: Any) -> None:
+    """Let each feature make the process groups that it needs, in series order.
+
+    Every module of a model passes here. All ranks build their first model in the same order, so
+    that they make the same groups together; later models share the groups.
+    """
+    global _owner
+    if _owner is not None or config is None:
+        return
+    from megatron.core import parallel_state
+
+    if parallel_state.is_initialized():
+        _owner = config
+        for function in _asked("groups", config):
+            function(config)
+
+
+def forget_groups() -> None:
+    """destroy_model_parallel was called: the next model makes groups anew."""
+    global _owner
+    _owner = None
+
+
+def _asked(point: str, config: Any) -> Iterator[Callable[..., Any]]:
+    """The functions at a point whose conditions hold, in series order."""
+    for function, when in _POINTS[point]:
+        if any(_holds(config, field, values) for field, values in when):
+            yield _load(function)
+
+
+def _holds(config: Any, field: str, values: tuple[str, ...]) -> bool:
+    value = getattr(config, field, None)
+    return str(getattr(value, "name", value)) in values if values else bool(value)
+
+
+@lru_cache(maxsize=None)
+def _load(function: str) -> Callable[..., Any]:
+    module, _, name = function.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
