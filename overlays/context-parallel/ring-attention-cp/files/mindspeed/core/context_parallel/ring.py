@@ -1,0 +1,27 @@
+"""Ring attention: keys and values go round, one rank further at each step.
+
+    step      0     1     2     3
+    rank 0   KV0   KV3   KV2   KV1
+    rank 1   KV1   KV0   KV3   KV2
+    rank 2   KV2   KV1   KV0   KV3
+    rank 3   KV3   KV2   KV1   KV0
+
+(Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context",
+2023.)
+"""
+
+import functools
+
+from mindspeed.core.context_parallel.schedule import Move, Schedule, Step
+
+
+@functools.cache
+def schedule_ring(num_ranks: int) -> Schedule:
+    """p steps; in all but the last every rank sends what it holds to the next one."""
+    p = num_ranks
+    steps = []
+    for t in range(p):
+        holds = tuple((rank - t) % p for rank in range(p))
+        moves = [Move(holds[rank], rank, (rank + 1) % p, lane=rank % 2) for rank in range(p)]
+        steps.append(Step(tuple((block,) for block in holds), tuple(moves) if t < p - 1 else ()))
+    return Schedule(tuple(range(p)), tuple(steps))

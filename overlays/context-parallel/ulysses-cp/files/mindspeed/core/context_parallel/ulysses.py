@@ -1,0 +1,80 @@
+"""Ulysses: every rank attends over the whole sequence, with its share of the heads.
+
+    rows of all heads         --all-to-all-->  all rows of n / p heads
+    all rows of n / p heads   --attention--->  all rows of n / p heads
+    all rows of n / p heads   --all-to-all-->  rows of all heads
+
+What computes the attention in the middle is given: the plain kernel makes it Ulysses, ring
+attention makes it the hybrid (Fang and Zhao, "USP: A Unified Sequence Parallelism Approach", 2024).
+
+(Jacobs et al., "DeepSpeed Ulysses: System Optimizations for Enabling Training of Extreme Long
+Sequence Transformer Models", 2023.)
+
+Dims: s rows of the group, l rows of this rank, b batch, n heads, g key heads, p ranks.
+"""
+
+import math
+from collections.abc import Callable
+
+from mindspeed.core.context_parallel.exchange import ProcessGroup
+from mindspeed.core.context_parallel.heads import gather_heads, scatter_heads
+from mindspeed.core.context_parallel.placement import Placement
+from torch import Tensor
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def attend_by_heads(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    placement: Placement,
+    group: ProcessGroup,
+    attend: Attention,
+) -> Tensor:
+    """Attention with heads instead of rows spread over a group. Differentiable.
+
+    Args:
+        q: [l, ..., n, d], rows first.
+        k: [l, ..., g, d].
+        v: [l, ..., g, v].
+        placement: of the group's rows.
+        group: all of its ranks must call.
+        attend: attention of [s, ..., n / p, d] over [s, ..., max(g / p, 1), d], rows first.
+
+    Returns:
+        [l, ..., n, v]. Two all-to-all forward and two backward.
+
+    Raises:
+        ValueError: p does not divide n, or key heads cannot be shared out.
+    """
+    p = group.size()
+    repeats = count_repeats(q.shape[-2], k.shape[-2], p)
+    if repeats > 1:
+        k, v = k.repeat_interleave(repeats, -2), v.repeat_interleave(repeats, -2)
+    q, k, v = scatter_heads([q, k, v], placement, group)
+    return gather_heads(attend(q, k, v), placement, group)
+
+
+def count_repeats(num_heads: int, num_key_heads: int, num_ranks: int) -> int:
+    """How often each key head must be there so that every rank gets those of its query heads.
+
+    Repeats travel only to different ranks: no rank gets the same head twice, unless p and g share
+    no multiple that n has room for.
+
+    Raises:
+        ValueError: p does not divide n, or the repeated key heads do not divide it.
+    """
+    if num_heads % num_ranks:
+        raise ValueError(
+            f"{num_heads} attention heads on this tensor-parallel rank cannot be shared out to "
+            f"{num_ranks} ranks of Ulysses: the heads must be a multiple"
+        )
+    wanted = math.lcm(num_key_heads, num_ranks)
+    if num_heads % wanted:
+        raise ValueError(
+            f"{num_key_heads} key heads cannot be repeated for {num_ranks} ranks of Ulysses and "
+            f"{num_heads} query heads"
+        )
+    return wanted // num_key_heads
