@@ -27,6 +27,7 @@ COMMANDS = {
     "blame": "Tell which overlay, or which release, the lines of a file come from.",
     "check": "Check every overlay on every release it claims.",
     "new": "Start a new overlay, step by step.",
+    "import": "Turn somebody's patches into an overlay.",
     "port": "Carry overlays to another Megatron release.",
     "refresh": "Write patches anew: canonical, or from an edited work tree.",
     "verify": "Prove that a wheel or an installation is what its records say.",

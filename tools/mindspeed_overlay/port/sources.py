@@ -1,5 +1,6 @@
 """From a request to a job: which releases take part, and where their files come from."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,3 +88,25 @@ def _make_job(
         again=request.again,
         skip=request.skip,
     )
+
+
+def open_base(workspace: "Workspace", name: str, *, spec: str, offline: bool) -> Tree:
+    """The release that foreign patches were made for; the default one for an empty name."""
+    pins = workspace.pins
+    repository = find_repository(spec)
+    if not name:
+        return open_pinned(pins.default, spec=spec, offline=offline)
+    if _is_pinned(pins, name) and repository is None:
+        return open_pinned(pins.get(name), spec=spec, offline=offline)
+    if repository is None:
+        pins.get(name)
+        raise AssertionError
+    return open_commit(repository, name)
+
+
+def check_id(overlay_id: str) -> None:
+    """Refuse what is no overlay id (E202)."""
+    part = r"[a-z0-9]+(-[a-z0-9]+)*"
+    if not re.fullmatch(f"{part}/{part}", overlay_id):
+        message = f"{overlay_id!r} is not `<family>/<feature>` in lower case"
+        raise UsageError(Problem(code="E202", message=message))

@@ -19,7 +19,7 @@ from mindspeed_overlay.port.model import Misfit, Placed, Swap
 from mindspeed_overlay.port.nodes import MergeConflictError, merge_units
 from mindspeed_overlay.port.place import Region
 from mindspeed_overlay.port.rename import find_renames, rename_words
-from mindspeed_overlay.port.units import Unit
+from mindspeed_overlay.port.units import Unit, list_imports
 
 
 class StatementConflictError(Exception):
@@ -75,6 +75,21 @@ def place_statements(statements: Statements, edited: Document, edit: Edit) -> Pl
         note = "; ".join(notes) or "upstream has it, in other words or another layout"
         return Placed("absorbed", note=note)
     return Placed("structural", tuple(swaps), "; ".join(dict.fromkeys(notes)))
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A place for an addition: new statements `low:high` are upstream's additions there.
+
+    `after` and `before` are the counterparts of its direct neighbours, `limit` what ends the place.
+    """
+
+    low: int
+    high: int
+    indent: bytes
+    after: Unit | None
+    before: Unit | None
+    limit: Unit | None
 
 
 class _Carrier:
@@ -214,6 +229,10 @@ class _Carrier:
 
     def _add(self, units: Sequence[Unit], at: int, dropped: set[int]) -> list[Swap]:
         """Add statements before old statement `at`, to the block that they stand in."""
+        known = list_imports(self.new.units)
+        brought = [list_imports([unit]) for unit in units]
+        if all(names and names <= known for names in brought):
+            return []
         base = units[0].indent
         if any(len(u.indent) < len(base) for u in units):
             raise StatementConflictError("it adds statements to two blocks at once")
@@ -225,63 +244,84 @@ class _Carrier:
         while following in dropped:
             following += 1
         has_next = following < len(st.old) and st.old[following].indent == base
-        place, indent = self._find_place(units, previous, following if has_next else None, base)
-        if place is None:
+        slot = self._find_slot(previous, following if has_next else None, base)
+        between = st.new[slot.low : slot.high]
+        if [u.key for u in between] == [u.key for u in units]:
             return []
-        text = self._indent(units[0], indent, self._first_line(units[0]), units[-1].end)
-        offset = self.new.offsets[place]
-        if place == len(self.new.lines) and self.new.lines and not self.new.data.endswith(b"\n"):
-            text = b"\n" + text
-        return [Swap(offset, offset, text)]
-
-    def _find_place(
-        self, units: Sequence[Unit], previous: int | None, following: int | None, base: bytes
-    ) -> tuple[int | None, bytes]:
-        st = self.st
-        after = st.find(previous) if previous is not None else None
-        before = st.find(following) if following is not None else None
-        head = previous is not None and len(st.old[previous].indent) < len(base)
-        if after is None and before is None:
-            if previous is None and following is None:
-                return self.new.lines.__len__(), base
-            raise StatementConflictError("the statements around it are gone")
-        low = self._end_of(after, head=head) if after is not None else None
-        high = st.new.index(before) if before is not None else None
-        if after is not None and before is not None and not head and after.indent != before.indent:
-            raise StatementConflictError("the statements around it stand in two blocks now")
-        if low is not None and high is not None and low > high:
-            raise StatementConflictError("the statements around it have changed places")
-        if high is None and low is not None:
-            indent = self._child_indent(after, units) if head else after.indent if after else base
-            high = self._end_of_block(low, indent)
-        if low is None and high is not None:
-            low = high
-        assert low is not None
-        assert high is not None
-        between = st.new[low:high]
-        indent = (
-            before.indent
-            if before
-            else self._child_indent(after, units)
-            if head
-            else after.indent
-            if after
-            else base
-        )
-        keys = [u.key for u in between]
-        if keys == [u.key for u in units]:
-            return None, indent
-        guards = before is not None and is_guard(units)
+        guards = slot.before is not None and is_guard(units)
         if between and (clash := explain_clash(units, between, guards=guards)):
             raise StatementConflictError(clash)
-        self._note(between)
-        if before is not None and not (between and units[0].is_import):
-            return self.new.comments_above(before), indent
-        return (st.new[low - 1].end if low else self.st.region.new_span[0]), indent
-
-    def _note(self, between: Sequence[Unit]) -> None:
         if between:
             self.notes.append(f"beside upstream's new `{_show(between[0])}`")
+        text = self._indent(units[0], slot.indent, self._first_line(units[0]), units[-1].end)
+        place = self._choose_line(slot, is_import=units[0].is_import)
+        if place == len(self.new.lines) and self.new.lines and not self.new.data.endswith(b"\n"):
+            text = b"\n" + text
+        return [Swap(self.new.offsets[place], self.new.offsets[place], text)]
+
+    def _choose_line(self, slot: "_Slot", *, is_import: bool) -> int:
+        """Right before what stood after the addition, else right after what stood before it."""
+        lone = slot.low == slot.high
+        if slot.before is not None and (lone or not is_import):
+            return self.new.comments_above(slot.before)
+        if slot.after is None and slot.limit is not None:
+            return self.new.comments_above(slot.limit)
+        return self.st.new[slot.low - 1].end if slot.low else self.st.region.new_span[0]
+
+    def _find_slot(self, previous: int | None, following: int | None, base: bytes) -> "_Slot":
+        """Where an addition between two old statements may go.
+
+        Where one of the two is gone, the next one of the same block bounds the place instead.
+        """
+        st = self.st
+        if previous is None and following is None:
+            end = len(st.new)
+            return _Slot(end, end, base, None, None, None)
+        after = st.find(previous) if previous is not None else None
+        before = st.find(following) if following is not None else None
+        low, high = self._bound_below(previous, base), self._bound_above(following, base)
+        lower = st.find(low) if low is not None else None
+        upper = st.find(high) if high is not None else None
+        if after is None and before is None:
+            raise StatementConflictError("the statements around it are gone")
+        head = low is not None and len(st.old[low].indent) < len(base)
+        if lower and upper and not head and lower.indent != upper.indent:
+            raise StatementConflictError("the statements around it stand in two blocks now")
+        if upper is not None:
+            indent = upper.indent
+        else:
+            assert lower is not None
+            indent = self._child_indent(lower) if head else lower.indent
+        start = self._end_of(lower, head=head) if lower is not None else None
+        end = st.new.index(upper) if upper is not None else None
+        if end is None:
+            assert start is not None
+            end = self._end_of_block(start, indent)
+        if start is None:
+            start = end
+        if start > end:
+            raise StatementConflictError("the statements around it have changed places")
+        return _Slot(start, end, indent, after, before, upper)
+
+    def _bound_below(self, index: int | None, base: bytes) -> int | None:
+        """The last statement of the block up to `index` that upstream has, or its header."""
+        for k in range(index if index is not None else -1, -1, -1):
+            if len(self.st.old[k].indent) > len(base):
+                continue
+            if self.st.find(k) is not None:
+                return k
+            if len(self.st.old[k].indent) < len(base):
+                return None
+        return None
+
+    def _bound_above(self, index: int | None, base: bytes) -> int | None:
+        """The first statement of the block from `index` on that upstream has."""
+        for k in range(index if index is not None else len(self.st.old), len(self.st.old)):
+            if len(self.st.old[k].indent) < len(base):
+                return None
+            if self.st.old[k].indent == base and self.st.find(k) is not None:
+                return k
+        return None
 
     def _end_of(self, unit: Unit, *, head: bool) -> int:
         """The index after a statement and all that is nested in it; of a header after itself."""
@@ -298,8 +338,7 @@ class _Carrier:
             at += 1
         return at
 
-    def _child_indent(self, head: Unit | None, units: Sequence[Unit]) -> bytes:
-        assert head is not None
+    def _child_indent(self, head: Unit) -> bytes:
         at = self.st.new.index(head) + 1
         if at < len(self.st.new) and len(self.st.new[at].indent) > len(head.indent):
             return self.st.new[at].indent

@@ -363,6 +363,7 @@ class Steps:
             edited=thread.edited,
             new=stuck.new,
             after=stuck.carried.marked if stuck.carried else b"",
+            partial=stuck.carried.after if stuck.carried else b"",
         )
 
 

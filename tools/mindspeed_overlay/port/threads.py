@@ -85,6 +85,7 @@ class PatchResult:
         base_tag: that release.
         new: its target in the new release, as the required overlays leave it.
         after: the same with the edits that were carried; with markers where there are conflicts.
+        partial: of a conflict, `after` without the edits that conflict.
         unchecked: why it could not be looked at.
     """
 
@@ -100,6 +101,7 @@ class PatchResult:
     edited: bytes = field(default=b"", repr=False)
     new: bytes = field(default=b"", repr=False)
     after: bytes = field(default=b"", repr=False)
+    partial: bytes = field(default=b"", repr=False)
     unchecked: str = ""
 
     @property

@@ -4,7 +4,7 @@ A unit owns whole lines. Its key is its tokens without comments, line breaks and
 units with equal keys mean the same in whatever layout and at whatever depth they stand.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -163,3 +163,20 @@ def _holds(node: Node, kinds: frozenset[str]) -> bool:
     if node.type in kinds:
         return True
     return any(_holds(child, kinds) for child in node.children if child.type != "lambda")
+
+
+def list_imports(units: Iterable[Unit]) -> set[tuple[bytes, bytes, bytes]]:
+    """What units import at the top of a file: module, name (empty for the module), alias."""
+    found: set[tuple[bytes, bytes, bytes]] = set()
+    for unit in units:
+        if not unit.is_import or unit.scope:
+            continue
+        for node in unit.nodes:
+            source = node.child_by_field_name("module_name")
+            module = node_key(source) if source is not None else b""
+            for name in node.children_by_field_name("name"):
+                inner, alias = name.child_by_field_name("name"), name.child_by_field_name("alias")
+                found.add(
+                    (module, node_key(inner or name), node_key(alias) if alias is not None else b"")
+                )
+    return found
