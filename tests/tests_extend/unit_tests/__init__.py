@@ -1,0 +1,1 @@
+"""Holds `common`, as in MindSpeed's tests_extend."""
