@@ -1,5 +1,6 @@
 """`apply`: the patched tree, to read or work in."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mindspeed_overlay.options import (
     selection_options,
 )
 from mindspeed_overlay.overlay import Overlay
+from mindspeed_overlay.pins import Release
 from mindspeed_overlay.plan import Plan, Selection, make_plan
 
 
@@ -66,7 +68,12 @@ def command(
         chosen = Selection(features=(edit,))
     plan = make_plan(workspace.overlays, pins, pinned, selection=chosen, tree=tree)
     source = open_source(
-        pinned, spec=spec, tree=tree, offline=offline, progress=workspace.verbosity >= 0
+        pinned,
+        spec=spec,
+        tree=tree,
+        python=_choose_python(pinned),
+        offline=offline,
+        progress=workspace.verbosity >= 0,
     )
     links = _find_links(workspace.overlays.get(edit), plan) if edit else {}
     write_repository(
@@ -79,6 +86,14 @@ def command(
     )
     click.echo(folder)
     return 0
+
+
+def _choose_python(release: Release) -> str | None:
+    """This Python, or the oldest the release is for: a tree can be read and edited with any."""
+    from packaging.specifiers import SpecifierSet
+
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return None if SpecifierSet(release.python).contains(here) else release.python[2:]
 
 
 def _find_links(overlay: Overlay, plan: Plan) -> dict[str, Path]:
