@@ -136,10 +136,8 @@ def report(
     counts = Counter(patch.outcome for patch in ported.patches)
     outcomes = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     num = len({p.name for p in carried} - {p.name for p in ported.patches if p not in carried})
-    print(
-        f"| {new.tag} | {clean} | {num} | {len(rejected)} | {outcomes} | {seconds:.0f} |",
-        flush=True,
-    )
+    row = (new.tag, clean, num, len(rejected), outcomes, f"{seconds:.0f}")
+    print("| " + " | ".join(map(str, row)) + " |", flush=True)
     if repository is None:
         return
     for problem in found:
@@ -173,10 +171,10 @@ def first_of_each(ported: Ported) -> list[PatchResult]:
 
     results = []
     for name, data in overlay.patches_for(base.tag, ported.job.order).items():
-        patch = parse_patch(data, name=name)
-        landing = land_patches(base.files, [(OVERLAY, patch)])[0]
+        form = parse_patch(data, name=name)
+        landing = land_patches(base.files, [(OVERLAY, form)])[0]
         texts = (landing.before, landing.applied.data)
-        results.append(replace(found[name], target=patch.target, base=texts[0], edited=texts[1]))
+        results.append(replace(found[name], target=form.target, base=texts[0], edited=texts[1]))
     return results
 
 
@@ -190,9 +188,8 @@ def merges_cleanly(patch: PatchResult, new: Tree) -> bool:
             places, (new.files[patch.target], patch.base, patch.edited), strict=True
         ):
             place.write_bytes(data)
-        done = subprocess.run(
-            ["git", "merge-file", "-p", *places], capture_output=True, check=False
-        )
+        command = ["git", "merge-file", "-p", *map(str, places)]
+        done = subprocess.run(command, capture_output=True, check=False)
     return done.returncode == 0
 
 

@@ -87,6 +87,6 @@ def command(
     for path, why in imported.left_out:
         workspace.note(f"left out {path}: {why}")
     click.echo(f"{overlay_id}: {len(imported.patches)} patches, {len(imported.files)} new files")
-    for path in written:
-        click.echo(f"wrote {path}")
+    for place in written:
+        click.echo(f"wrote {place}")
     return 0

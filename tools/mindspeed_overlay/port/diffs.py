@@ -34,7 +34,7 @@ def read_diff(data: bytes, *, name: str) -> list[FileDiff]:
     """The files of a diff, in order.
 
     Raises:
-        ApplyError: E510 a NUL byte, E512 an unsafe path, E515 no diff in it, E516 a hunk is cut off.
+        ApplyError: E510 a NUL byte, E512 an unsafe path, E515 no diff, E516 a hunk is cut off.
     """
     if b"\0" in data:
         raise ApplyError(_wrong("E510", name, "holds a NUL byte"))

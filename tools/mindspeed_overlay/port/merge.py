@@ -211,10 +211,8 @@ class _Merge:
             new_span = self.new.span_of(candidate)
             assert new_span is not None
             statements = Statements(Region(self.old, self.new, span, new_span))
-            neighbours = _neighbours(statements, edit)
-            if not neighbours or any(statements.find(k) is None for k in neighbours):
-                continue
-            if any(statements.find(k).key != statements.old[k].key for k in neighbours):  # type: ignore[union-attr]
+            neighbours = [statements.find(k) for k in _neighbours(statements, edit)]
+            if not any(neighbours) or not _is_part(statements):
                 continue
             placed = place_statements(statements, self.edited, edit)
             if isinstance(placed, Placed) and placed.how != "absorbed":
@@ -289,6 +287,13 @@ class _Merge:
             )
             swaps.append(Swap(start, stop, b"".join(parts)))
         return exchange(self.new.data, swaps)
+
+
+def _is_part(statements: Statements) -> bool:
+    """Whether most of a new definition's statements come from the old one."""
+    keys = {unit.key for unit in statements.old}
+    body = [unit for unit in statements.new if not unit.is_definition]
+    return 2 * sum(unit.key in keys for unit in body) > len(body)
 
 
 def _neighbours(statements: Statements, edit: Edit) -> list[int]:

@@ -275,8 +275,8 @@ class _Carrier:
         """
         st = self.st
         if previous is None and following is None:
-            end = len(st.new)
-            return _Slot(end, end, base, None, None, None)
+            last = len(st.new)
+            return _Slot(last, last, base, None, None, None)
         after = st.find(previous) if previous is not None else None
         before = st.find(following) if following is not None else None
         low, high = self._bound_below(previous, base), self._bound_above(following, base)
@@ -284,6 +284,8 @@ class _Carrier:
         upper = st.find(high) if high is not None else None
         if after is None and before is None:
             raise StatementConflictError("the statements around it are gone")
+        if not any(k is not None and self._is_same(k) for k in (previous, following)):
+            raise StatementConflictError("upstream changed the statements on both sides of it")
         head = low is not None and len(st.old[low].indent) < len(base)
         if lower and upper and not head and lower.indent != upper.indent:
             raise StatementConflictError("the statements around it stand in two blocks now")
@@ -302,6 +304,13 @@ class _Carrier:
         if start > end:
             raise StatementConflictError("the statements around it have changed places")
         return _Slot(start, end, indent, after, before, upper)
+
+    def _is_same(self, index: int) -> bool:
+        """Whether upstream has an old statement as it was; of a definition only its name counts."""
+        unit, now = self.st.old[index], self.st.find(index)
+        if now is None:
+            return False
+        return unit.is_definition or now.key in (unit.key, rename_words(unit.key, self.st.renames))
 
     def _bound_below(self, index: int | None, base: bytes) -> int | None:
         """The last statement of the block up to `index` that upstream has, or its header."""
