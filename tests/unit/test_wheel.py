@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from mindspeed_overlay.archive import store, write_archive
-from mindspeed_overlay.lock import make_lock, read_lock
+from mindspeed_overlay.lock import LockedWheel, hash_build_json, make_lock, read_lock
 from mindspeed_overlay.plan import Plan, Selection, make_plan
 from mindspeed_overlay.source import Source
+from mindspeed_overlay.tree import sha256
 from mindspeed_overlay.verify import verify_wheel
 from mindspeed_overlay.wheel import record_hash, write_wheel
 from mindspeed_overlay.wheelname import BUILD_JSON, wheel_name
@@ -145,14 +146,27 @@ def test_records_notice_and_sbom_name_what_is_inside(made: Made) -> None:
     assert [c["name"] for c in sbom["components"]] == ["megatron-core", "base/a"]
 
 
+def lock_entry(path: Path) -> LockedWheel:
+    data = path.read_bytes()
+    return LockedWheel(
+        wheel=path.name,
+        wheel_sha256=sha256(data),
+        build_json_sha256=hash_build_json(data),
+        python="3.11",
+        platform="linux_x86_64",
+        upstream="megatron_core-2.0-cp311.whl",
+        upstream_sha256="0" * 64,
+    )
+
+
 def test_a_sound_wheel_verifies_and_a_lock_makes_it_authentic(made: Made, tmp_path: Path) -> None:
     verdict = verify_wheel(made[2])
     assert verdict.problems == ()
     assert verdict.digest == made[0].build_digest("5" * 64)
-    lock = make_lock(made[2].name, made[2].read_bytes(), verdict.digest)
+    lock = make_lock(made[0], (lock_entry(made[2]),), digest=verdict.digest, source="pypi")
     (tmp_path / "lock").write_bytes(lock.to_bytes())
     assert read_lock(tmp_path / "lock") == lock
-    assert not verify_wheel(made[2], expected_sha256=lock.wheel_sha256).problems
+    assert not verify_wheel(made[2], expected_sha256=lock.wheels[0].wheel_sha256).problems
     assert [p.code for p in verify_wheel(made[2], expected_sha256="0" * 64).problems] == ["E906"]
 
 

@@ -1,178 +1,156 @@
 """Verify an installed megatron-core: its files, its bytecode, and that nothing shadows it.
 
-The interpreter to check is started once to tell its import path; nothing of Megatron is imported.
+The interpreter to check is started once, here or on another host, with a script that tells what it
+would import; nothing of Megatron is imported.
 """
 
-import importlib.util
 import json
-import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mindspeed_overlay.errors import MissingError, Problem
-from mindspeed_overlay.tree import sha256
 from mindspeed_overlay.verify import Verdict, check_records
 from mindspeed_overlay.wheelname import BUILD_JSON
 
-_PROBE = """
-import json, os, sys
-path = [os.path.abspath(p or os.getcwd()) for p in sys.path]
-print(json.dumps({"path": path, "tag": sys.implementation.cache_tag}))
-"""
+PROBE = Path(__file__).with_name("cluster") / "probe.py"
+_MARK = "mindspeed-overlay-probe:"
 
 
 def verify_installed(
-    *, python: str = "", build_sha256: str = "", cwd: Path | None = None
+    *, python: str = "", build_sha256: frozenset[str] = frozenset(), cwd: Path | None = None
 ) -> Verdict:
     """Check the megatron-core that `python` (default: this interpreter) would import from `cwd`.
 
     Args:
         python: the interpreter of the environment to check.
-        build_sha256: expected SHA-256 of the installed build.json, from a lock file.
+        build_sha256: the SHA-256 that the installed build.json may have, from a lock file.
         cwd: where the training script would start; a Megatron-LM checkout there shadows the wheel.
     """
-    path, cache_tag = find_import_path(python or sys.executable, cwd or Path.cwd())
-    locations = _locations(path)
-    found = [info for folder in path for info in sorted(folder.glob("megatron_core-*.dist-info"))]
-    if not found:
+    found = probe(python or sys.executable, cwd or Path.cwd())
+    return judge(found, build_sha256=build_sha256)
+
+
+def probe(python: str, cwd: Path) -> dict[str, Any]:
+    """What an interpreter started in `cwd` would import, as `cluster/probe.py` tells it.
+
+    Raises:
+        MissingError: E803, it cannot be started.
+    """
+    try:
+        done = subprocess.run(
+            [python, "-"],
+            input=PROBE.read_text("utf-8"),
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            timeout=120,
+        )
+        return read_probe(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        message = f"cannot start {python}: {error}"
+        raise MissingError(
+            Problem(code="E803", message=message, hint="give --python PATH")
+        ) from error
+
+
+def read_probe(said: str) -> dict[str, Any]:
+    """The answer in a probe's output, whatever a login shell printed around it.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for line in said.splitlines():
+        if line.startswith(_MARK):
+            found: dict[str, Any] = json.loads(line.removeprefix(_MARK))
+            return found
+    raise ValueError("it gave no answer")
+
+
+def find_import_path(python: str, cwd: Path) -> tuple[list[Path], str]:
+    """The folders an interpreter started in `cwd` imports from, and its bytecode tag."""
+    found = probe(python, cwd)
+    return [Path(folder) for folder in found["path"]], found["tag"]
+
+
+def judge(found: Mapping[str, Any], *, build_sha256: frozenset[str] = frozenset()) -> Verdict:
+    """What is wrong with an installation, from what the probe tells of it."""
+    locations: dict[str, str] = found["locations"]
+    if not found["infos"]:
         message = "no megatron-core is installed here"
         hint = "install the wheel that `mindspeed-overlay build` prints"
         problem = Problem(code="E903", message=message, hint=hint)
-        return Verdict(python or sys.executable, "", "", 0, (problem,), locations)
-    info = found[0]
-    site = info.parent
-    files = _installed_files(site, info)
-    build, problems = check_records(files, installed=True)
+        return Verdict(found["executable"], "", "", 0, (problem,), locations)
+    record = f"{found['info']}/RECORD"
+    texts = {record: found["record"].encode(), BUILD_JSON: found["build_json"].encode()}
+    hashes: dict[str, str] = found["hashes"]
+    known = {path: data for path, data in texts.items() if path in hashes}
+    build, problems = check_records(hashes, known, installed=True)
+    if '"editable": true' in found["direct_url"]:
+        message = f"{found['info']}: an editable install, whose files are elsewhere"
+        hint = "uninstall it, then install the wheel"
+        problems.append(Problem(code="E905", path=found["info"], message=message, hint=hint))
     problems += [
-        Problem(
-            code="E905", path=str(other), message=f"{other}: a second megatron-core is installed"
-        )
-        for other in found[1:]
+        Problem(code="E905", path=other, message=f"{other}: a second megatron-core is installed")
+        for other in found["infos"][1:]
     ]
-    if build_sha256 and sha256(files.get(BUILD_JSON, b"")) != build_sha256:
-        problems.append(
-            Problem(
-                code="E906", path=BUILD_JSON, message="build.json is not the one in the lock file"
-            )
-        )
-    problems += _bytecode(site, files, cache_tag)
-    problems += _shadows(locations, site)
-    problems += [problem for folder in path for problem in _path_files(folder)]
+    if build_sha256 and hashes.get(BUILD_JSON) not in build_sha256:
+        message = "build.json is not the one in the lock file"
+        problems.append(Problem(code="E906", path=BUILD_JSON, message=message))
+    problems += _name_bytecode(found)
+    problems += _find_shadows(locations, Path(found["site"]), found["pythonpath"])
+    problems += [_name_path_file(pth) for pth in found["path_files"]]
     return Verdict(
-        str(site),
+        found["site"],
         build.get("version", ""),
         build.get("digest", ""),
-        len(files),
+        len(hashes),
         tuple(problems),
         locations,
     )
 
 
-def find_import_path(python: str, cwd: Path) -> tuple[list[Path], str]:
-    """The folders an interpreter started in `cwd` imports from, and its bytecode tag."""
-    try:
-        out = subprocess.run(
-            [python, "-c", _PROBE], check=True, capture_output=True, text=True, cwd=cwd, timeout=60
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        raise MissingError(
-            Problem(
-                code="E803", message=f"cannot start {python}: {error}", hint="give --python PATH"
-            )
-        ) from error
-    answer = json.loads(out.splitlines()[-1])
-    return [Path(p) for p in dict.fromkeys(answer["path"]) if Path(p).is_dir()], answer["tag"]
+def relocate(problems: Iterable[Problem], host: str) -> tuple[Problem, ...]:
+    """The same problems, named as those of a host."""
+    return tuple(replace(p, message=f"{host}: {p.message}") for p in problems)
 
 
-def _locations(path: Iterable[Path]) -> dict[str, str]:
-    """Where `mindspeed` and every `megatron.*` subpackage would be imported from."""
-    found: dict[str, str] = {}
-    for folder in path:
-        regular = (folder / "megatron" / "__init__.py").is_file()
-        if (folder / "mindspeed" / "__init__.py").is_file():
-            found.setdefault("mindspeed", str(folder / "mindspeed"))
-        for package in sorted((folder / "megatron").glob("*")):
-            if package.is_dir() and (package / "__init__.py").is_file():
-                found.setdefault(f"megatron.{package.name}", str(package))
-        if regular:  # a regular package ends the search: later folders add nothing to megatron.*
-            break
-    return found
+def _name_bytecode(found: Mapping[str, Any]) -> list[Problem]:
+    return [
+        Problem(
+            code="E904",
+            path=path,
+            message=f"{path}: {reason}",
+            hint=f"delete {Path(found['site'], path)}",
+        )
+        for path, reason in found["bytecode"]
+    ]
 
 
-def _installed_files(site: Path, info: Path) -> dict[str, bytes]:
-    roots = [site / "megatron", site / "mindspeed", info]
-    return {
-        path.relative_to(site).as_posix(): path.read_bytes()
-        for root in roots
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-
-
-def _shadows(locations: Mapping[str, str], site: Path) -> list[Problem]:
+def _find_shadows(locations: Mapping[str, str], site: Path, pythonpath: str) -> list[Problem]:
+    because = f"; PYTHONPATH is {pythonpath}" if pythonpath else ""
     return [
         Problem(
             code="E905",
             path=where,
-            message=f"{name} is imported from {where}, not from the installed wheel",
+            message=f"{name} is imported from {where}, not from the installed wheel{because}",
             hint="take that folder off PYTHONPATH, or start from another folder",
         )
         for name, where in sorted(locations.items())
-        if Path(where).parent.parent.resolve() != site.resolve()
-        and (name != "mindspeed" or Path(where).parent.resolve() != site.resolve())
+        if not _is_at(Path(where), site, depth=1 if name == "mindspeed" else 2)
     ]
 
 
-def _path_files(folder: Path) -> list[Problem]:
-    """`.pth` files that bring in, or run code about, another Megatron."""
-    problems = []
-    for pth in sorted(folder.glob("*.pth")):
-        lines = pth.read_text("utf-8", errors="replace").splitlines()
-        named = any("megatron" in line.lower() or "mindspeed." in line for line in lines)
-        leads = any(
-            line and not line.startswith(("import ", "import\t", "#"))
-            and any((folder / line.strip() / name).is_dir() for name in ("megatron", "mindspeed"))
-            for line in lines
-        )  # fmt: skip
-        if named or leads or "megatron" in pth.name:
-            message = f"{pth}: a .pth file that changes which Megatron is imported"
-            problems.append(
-                Problem(code="E905", path=str(pth), message=message, hint=f"delete {pth}")
-            )
-    return problems
+def _is_at(package: Path, site: Path, *, depth: int) -> bool:
+    # On another host nothing can be resolved; there the two come from one interpreter anyway.
+    here = package.parents[depth - 1]
+    return here == site or (here.exists() and here.resolve() == site.resolve())
 
 
-def _bytecode(site: Path, files: Mapping[str, bytes], cache_tag: str) -> list[Problem]:
-    problems = []
-    for root in ("megatron", "mindspeed"):
-        for pyc in sorted((site / root).rglob("__pycache__/*.pyc")):
-            name = pyc.name.split(".")
-            source = pyc.parent.parent / f"{name[0]}.py"
-            reason = _stale(pyc, source)
-            if reason:
-                shown = pyc.relative_to(site).as_posix()
-                hint = f"delete {pyc}"
-                problems.append(
-                    Problem(code="E904", path=shown, message=f"{shown}: {reason}", hint=hint)
-                )
-    return problems
-
-
-def _stale(pyc: Path, source: Path) -> str:
-    """Why Python would not, or should not, load this bytecode for that source."""
-    if not source.is_file():
-        return "bytecode of a file that is not there"
-    head = pyc.read_bytes()[:16]
-    if len(head) < 16:
-        return "truncated bytecode"
-    flags, first, second = struct.unpack("<III", head[4:])
-    if flags & 1:
-        if not flags & 2:
-            return "bytecode that is never checked against its source"
-        fresh = importlib.util.source_hash(source.read_bytes()) == head[8:]
-    else:
-        status = source.stat()
-        fresh = (first, second) == (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
-    return "" if fresh else "stale bytecode: its source has changed since"
+def _name_path_file(pth: str) -> Problem:
+    message = f"{pth}: a .pth file that changes which Megatron is imported"
+    return Problem(code="E905", path=pth, message=message, hint=f"delete {pth}")

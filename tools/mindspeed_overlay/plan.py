@@ -7,6 +7,7 @@ cannot be. Patches whose package the chosen tree does not carry are left out and
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mindspeed_overlay.errors import DefinitionError, Problem
 from mindspeed_overlay.generate import generate_files
@@ -80,6 +81,20 @@ class Plan:
             *(f"overlay {o.id} {self.overlay_digest(o.id)}" for o in self.overlays),
         ]
         return sha256("".join(f"{line}\n" for line in lines).encode())
+
+    def overlay_rows(self) -> list[dict[str, Any]]:
+        """What `build.json` and the lock say of each overlay, in order."""
+        return [
+            {
+                "id": o.id,
+                "level": o.level,
+                "summary": o.summary,
+                "digest": self.overlay_digest(o.id),
+                "torch_npu": o.torch_npu,
+                "options": [option.flag for option in o.options],
+            }
+            for o in self.overlays
+        ]
 
     def overlay_digest(self, overlay_id: str) -> str:
         """SHA-256 over an overlay's new files and the diffs (not the headers) of its patches."""

@@ -16,7 +16,6 @@ from typing import Any
 
 from mindspeed_overlay.errors import Problem
 from mindspeed_overlay.tree import sha256
-from mindspeed_overlay.wheel import record_hash
 from mindspeed_overlay.wheelname import BUILD_JSON
 
 _INSTALLERS_OWN = {"INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json"}
@@ -62,7 +61,8 @@ def verify_wheel(path: Path, *, expected_sha256: str = "") -> Verdict:
         return Verdict(str(path), "", "", 0, (*problems, broken))
     if len(files) != len(names):
         problems.append(_wrong("E901", "the wheel holds two members of one name", str(path)))
-    build, trouble = check_records(files)
+    hashes = {name: sha256(data) for name, data in files.items()}
+    build, trouble = check_records(hashes, files)
     problems += trouble
     expected = f"megatron_core-{build.get('version')}-"
     if build and not path.name.startswith(expected):
@@ -92,38 +92,40 @@ def _unsafe(members: Iterable[zipfile.ZipInfo]) -> list[Problem]:
 
 
 def check_records(
-    files: Mapping[str, bytes], *, installed: bool = False
+    hashes: Mapping[str, str], texts: Mapping[str, bytes], *, installed: bool = False
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Compare files with the RECORD and the build.json among them.
 
     Args:
-        files: everything a wheel holds, or everything but bytecode that an installation has of it.
+        hashes: SHA-256 in hex of everything a wheel holds, or of everything but bytecode that an
+            installation has of it, by path.
+        texts: contents of RECORD and build.json, by path; may hold more.
         installed: which of the two; installers add bytecode and a few files of their own to RECORD.
 
     Returns:
         build.json's content (empty if unreadable), and what does not agree with its overlays.
     """
-    record_path = next((p for p in files if p.endswith(".dist-info/RECORD")), "")
-    if not record_path or BUILD_JSON not in files:
+    record_path = next((p for p in texts if p.endswith(".dist-info/RECORD")), "")
+    if not record_path or BUILD_JSON not in texts:
         missing = BUILD_JSON if record_path else "RECORD"
         hint = "an unmodified or foreign megatron-core has none"
         return {}, [
             _wrong("E903", "is missing: this is not a build of this tool", missing, hint=hint)
         ]
     try:
-        build = json.loads(files[BUILD_JSON])
+        build = json.loads(texts[BUILD_JSON])
         packaged: dict[str, Any] = build["files"]
-        recorded = _read_record(files[record_path])
+        recorded = _read_record(texts[record_path])
     except (ValueError, KeyError, TypeError) as error:
         return {}, [_wrong("E903", f"cannot be read: {error}", f"{BUILD_JSON} or RECORD")]
     info = record_path.removesuffix("RECORD")
     problems = []
-    for path in sorted({*files, *recorded, *packaged}):
+    for path in sorted({*hashes, *recorded, *packaged}):
         name = path.removeprefix(info)
         if path == record_path or (installed and _is_installers(path, name)):
             continue
         overlays = packaged.get(path, {}).get("overlays", ())
-        message = _disagreement(path, files, recorded, packaged, in_info=path.startswith(info))
+        message = _disagreement(path, hashes, recorded, packaged, in_info=path.startswith(info))
         if message:
             problems.append(_wrong("E904", message, path, overlays))
     return build, problems
@@ -140,27 +142,31 @@ def _read_record(data: bytes) -> dict[str, str]:
 
 def _disagreement(
     path: str,
-    files: Mapping[str, bytes],
+    hashes: Mapping[str, str],
     recorded: Mapping[str, str],
     packaged: Mapping[str, Any],
     *,
     in_info: bool,
 ) -> str:
-    if path not in files:
+    if path not in hashes:
         return "is missing"
     if path not in recorded:
         return "is not in RECORD: it was added"
-    if recorded[path] != f"sha256={record_hash(files[path])}":
+    if decode_record_hash(recorded[path]) != hashes[path]:
         return "is not what RECORD says: it was changed"
     if path == BUILD_JSON or in_info:
         return ""
     if path not in packaged:
         return "is not in build.json: it was added, and RECORD repaired"
-    if packaged[path]["sha256"] != sha256(files[path]):
+    if packaged[path]["sha256"] != hashes[path]:
         return "is not what build.json says: it was changed, and RECORD repaired"
     return ""
 
 
 def decode_record_hash(value: str) -> str:
-    """A RECORD hash (`sha256=<urlsafe base64>`) as hex."""
-    return base64.urlsafe_b64decode(value.removeprefix("sha256=") + "=").hex()
+    """A RECORD hash (`sha256=<urlsafe base64>`) as hex; "" for what is none."""
+    kind, _, text = value.partition("=")
+    try:
+        return base64.urlsafe_b64decode(text + "=").hex() if kind == "sha256" else ""
+    except ValueError:
+        return ""

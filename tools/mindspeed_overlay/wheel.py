@@ -105,17 +105,7 @@ def build_record(
         "commit": plan.release.commit,
         "source_digest": source.digest,
         "tree": plan.tree,
-        "overlays": [
-            {
-                "id": o.id,
-                "level": o.level,
-                "summary": o.summary,
-                "digest": plan.overlay_digest(o.id),
-                "torch_npu": o.torch_npu,
-                "options": [option.flag for option in o.options],
-            }
-            for o in plan.overlays
-        ],
+        "overlays": plan.overlay_rows(),
         "skipped_patches": [
             {"overlay": p.overlay, "patch": p.name, "target": p.target} for p in plan.skipped
         ],
