@@ -61,7 +61,7 @@ def test_sharded_training_with_megatrons_optimizer_equals_the_cpu(
 ) -> None:
     expected = read_losses(start(trees.pristine(release), "cpu", tmp_path / "cpu"))
     # Upstream's optimizer for sharded states knows no NPU: the overlay makes it read the types.
-    tree = trees.patched(release, ("base/tensor-types",))
+    tree = trees.patched(release, ("base/optimizers",))
     for name, (world_size, sizes, distributed_optimizer) in LAYOUTS.items():
         options = (("distributed_optimizer", distributed_optimizer),)
         scenario = Scenario("sim.parallel_training:train", options)
