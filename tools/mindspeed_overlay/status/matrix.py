@@ -8,11 +8,12 @@ only, and a stale answer is impossible.
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 
-from mindspeed_overlay import __version__
 from mindspeed_overlay.build import gate_files, patch_files
+from mindspeed_overlay.check_overlay import list_requirements
 from mindspeed_overlay.drift.reviewed import REVIEWED, read_reviewed
 from mindspeed_overlay.drift.survey import Survey, find_unreviewed, list_uses
 from mindspeed_overlay.errors import DefinitionError, GateError, OverlayError, Problem
@@ -25,7 +26,6 @@ from mindspeed_overlay.status.cell import Cell, Matrix, State, read_cell
 from mindspeed_overlay.status.results import Outcome
 from mindspeed_overlay.tree import sha256
 
-_FORMAT = 1
 _ABSORBED = re.compile(
     r"(?:absorbed|merged|accepted|contained)\b.*?\b(core_v[\w.]+)", re.IGNORECASE
 )
@@ -52,36 +52,58 @@ class StatusFinder:
         order = self.survey.order
         if not overlay.serves(release.tag, order):
             return _explain_absence(overlay, release.tag, order)
-        survey = self.survey
-        selection = Selection(features=(overlay.id,))
-        try:
-            plan = make_plan(
-                survey.overlays, survey.pins, release, selection=selection, tree=survey.tree
-            )
-        except DefinitionError as error:
-            return _from_problems(overlay, release.tag, error.problems, "", "cannot be selected")
-        entry = self.cache / self._key(overlay, plan)
+        entry = self.cache / self._key(overlay, release)
         try:
             cell = read_cell(json.loads(entry.read_bytes()))
         except (OSError, ValueError, TypeError, KeyError):
-            cell = self._look(overlay, release, plan)
+            try:
+                cell = self._look(overlay, release, self._plan(overlay, release))
+            except DefinitionError as error:
+                what = "cannot be selected"
+                cell = _from_problems(overlay, release.tag, error.problems, "", what)
             if cell.state != "not checked":
                 with explain_write_errors(self.cache):
                     self.cache.mkdir(parents=True, exist_ok=True)
                     write_atomically(entry, json.dumps(cell.to_json()).encode())
-        return self._verified(cell, plan)
+        tested = self.tested.get((overlay.id, release.tag))
+        if tested is None or cell.state not in ("applies", "ported", "native"):
+            return cell
+        return _verify(cell, tested, self._plan(overlay, release))
 
-    def _key(self, overlay: Overlay, plan: Plan) -> str:
+    def _plan(self, overlay: Overlay, release: Release) -> Plan:
         survey = self.survey
+        selection = Selection(features=(overlay.id,))
+        return make_plan(
+            survey.overlays, survey.pins, release, selection=selection, tree=survey.tree
+        )
+
+    def _key(self, overlay: Overlay, release: Release) -> str:
+        survey = self.survey
+        needed = {overlay.id, *self._requirements.get(overlay.id, ())}
         known = overlay.folder / REVIEWED
         parts = [
-            f"{_FORMAT} {__version__} {overlay.id} {survey.spec} {survey.tree} {survey.order}",
-            plan.build_digest(plan.release.digest_for("git" if survey.tree == "full" else "pypi")),
-            repr(overlay.options),
-            *(sha256(p.data) for p in (*plan.patches, *plan.skipped)),
+            f"{_digest_tool()} {survey.spec} {survey.order}",
+            f"{release.tag} {release.source_digest} {release.tree_digest} {release.other_digests}",
+            self._options,
+            *(f"{name} {self._digests[name]}" for name in sorted(needed)),
             sha256(known.read_bytes()) if known.is_file() else "-",
+            overlay.id,
         ]
         return sha256("\n".join(parts).encode())
+
+    @cached_property
+    def _requirements(self) -> Mapping[str, set[str]]:
+        return list_requirements(self.survey.overlays)
+
+    @cached_property
+    def _options(self) -> str:
+        """The options of all overlays: generated files may tell of each."""
+        return sha256(repr([(o.id, o.options) for o in self.survey.overlays.overlays]).encode())
+
+    @cached_property
+    def _digests(self) -> Mapping[str, str]:
+        """Everything of each overlay that is not a review."""
+        return {o.id: _digest_overlay(o) for o in self.survey.overlays.overlays}
 
     def _look(self, overlay: Overlay, release: Release, plan: Plan) -> Cell:
         order = self.survey.order
@@ -122,19 +144,34 @@ class StatusFinder:
             return Cell(overlay.id, release.tag, "drift", what, (*lines, *skipped), since)
         return _describe_success(overlay, release.tag, order, since, tuple(skipped))
 
-    def _verified(self, cell: Cell, plan: Plan) -> Cell:
-        """The cell, verified if the tests ran on exactly this."""
-        tested = self.tested.get((cell.overlay, cell.release))
-        if tested is None or cell.state not in ("applies", "ported", "native"):
-            return cell
-        numbers = f"{tested.passed} tests passed, {tested.failed} failed on this release"
-        if tested.digest != digest_of(plan):
-            note = f"{numbers}, with other contents than now"
-            return Cell(**{**cell.__dict__, "details": (*cell.details, note)})
-        if tested.failed or not tested.passed:
-            return Cell(**{**cell.__dict__, "details": (*cell.details, numbers)})
-        details = (cell.reason, *cell.details)
-        return Cell(cell.overlay, cell.release, "verified", numbers, details, cell.since)
+
+@cache
+def _digest_tool() -> str:
+    """The tool's own sources: another gate or fingerprint may judge otherwise."""
+    root = Path(__file__).parents[1]
+    return sha256(b"".join(path.read_bytes() for path in sorted(root.rglob("*.py"))))
+
+
+def _digest_overlay(overlay: Overlay) -> str:
+    fields = {k: v for k, v in overlay.__dict__.items() if not k.endswith("_sets")}
+    fields.pop("folder")
+    lines = [repr(sorted(fields.items()))]
+    for kind in (overlay.file_sets, overlay.patch_sets):
+        for since, files in sorted(kind.items()):
+            lines += (f"{since} {path} {sha256(data)}" for path, data in sorted(files.items()))
+        lines.append("")
+    return sha256("\n".join(lines).encode())
+
+
+def _verify(cell: Cell, tested: Outcome, plan: Plan) -> Cell:
+    """The cell, verified if the tests ran on exactly this."""
+    numbers = f"{tested.passed} tests passed, {tested.failed} failed on this release"
+    if tested.digest != digest_of(plan):
+        return replace(cell, details=(*cell.details, f"{numbers}, with other contents than now"))
+    if tested.failed or not tested.passed:
+        return replace(cell, details=(*cell.details, numbers))
+    details = (cell.reason, *cell.details)
+    return Cell(cell.overlay, cell.release, "verified", numbers, details, cell.since)
 
 
 def digest_of(plan: Plan) -> str:
