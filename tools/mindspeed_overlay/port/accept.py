@@ -15,7 +15,7 @@ from mindspeed_overlay.patch import name_patch, parse_patch, serialize_patch
 from mindspeed_overlay.port.carry import renew_header
 from mindspeed_overlay.port.engine import Job, Ported
 from mindspeed_overlay.port.threads import OverlayResult
-from mindspeed_overlay.staging import stage_tree, write_atomically
+from mindspeed_overlay.staging import clean_leftovers, stage_tree, write_atomically
 from mindspeed_overlay.tree import git_blob_id
 
 Folders = Mapping[str, Mapping[str, bytes]]
@@ -51,6 +51,12 @@ def write_ported(ported: Ported, folder: Path) -> list[Path]:
         hint = "give a folder you can write: mindspeed-overlay --overlays DIR port ..."
         raise DefinitionError(Problem(code="E409", message=message, hint=hint)) from error
     return written
+
+
+def clean_set(folder: Path) -> None:
+    """Remove what a killed run left between the folders of an overlay set."""
+    for stage in folder.glob("*/*/patches/**/.*.staging-*"):
+        clean_leftovers(stage.parent / stage.name[1:].rpartition(".staging-")[0])
 
 
 def plan_headers(job: Job, result: OverlayResult) -> dict[str, bytes]:

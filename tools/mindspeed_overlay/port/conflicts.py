@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mindspeed_overlay.port.threads import OverlayResult, PatchResult
-from mindspeed_overlay.source.transport import run_git
+from mindspeed_overlay.source.transport import read_objects, run_git
 from mindspeed_overlay.staging import write_files
 from mindspeed_overlay.tree import git_blob_id
 from mindspeed_overlay.workrepo import _SETTINGS as SETTINGS
@@ -62,20 +62,32 @@ def lay_out(
 def read_back(folder: Path, shown: Mapping[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
     """The files as a person left them, and which of them still have conflict markers.
 
-    A file that is gone was dropped, and so is its patch: it comes back as it is in HEAD.
+    A file that was deleted means that its patch is dropped: it comes back as it is in HEAD, empty
+    where HEAD has none.
     """
     found: dict[str, bytes] = {}
     marked: list[str] = []
     for path in shown:
         place = folder / path
         if not place.is_file():
-            found[path] = b""
+            found[path] = _read_head(folder, path)
             continue
         data = place.read_bytes()
         if has_markers(data):
             marked.append(path)
         found[path] = data
     return found, marked
+
+
+def _read_head(folder: Path, path: str) -> bytes:
+    import git
+
+    try:
+        blob = run_git(folder, ["rev-parse", "--verify", "--quiet", f"refs/port/new:{path}"])
+    except git.GitCommandError:
+        return b""
+    with read_objects(folder) as objects:
+        return bytes(objects.get_object_data(blob.decode().strip())[3])
 
 
 def has_markers(data: bytes) -> bool:
@@ -103,6 +115,7 @@ def _import_history(
         (b"refs/heads/base", f"{overlay}: without it\n", base, b""),
         (b"refs/heads/overlay", f"{overlay}\n\nOverlay: {overlay}\n", edited, b":1"),
         (b"refs/heads/main", f"{tag}\n", new, b":1"),
+        (b"refs/port/new", f"{tag}\n", new, b":1"),
     )
     stream = folder / ".git" / "stream"
     stream.write_bytes(b"".join(_stream(commits)))

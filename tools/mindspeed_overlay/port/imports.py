@@ -48,7 +48,7 @@ def read_folder(place: Path) -> Iterator[tuple[str, bytes]]:
 def read_branch(repository: Path, base: str, branch: str) -> Iterator[tuple[str, bytes]]:
     """What a branch changed since a commit, as one diff."""
     options = ["--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index"]
-    yield branch, run_git(repository, ["diff", *options, base, branch, "--"])
+    yield branch, run_git(repository, ["diff", *options, base, branch, "--"]) + b"\n"
 
 
 def import_diffs(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mindspeed_overlay.errors import DefinitionError, Problem, UsageError
-from mindspeed_overlay.port.accept import write_ported
+from mindspeed_overlay.port.accept import clean_set, write_ported
 from mindspeed_overlay.port.conflicts import lay_out, read_back
 from mindspeed_overlay.port.engine import Job, Ported, run_port
 from mindspeed_overlay.port.sources import open_job
@@ -47,6 +47,7 @@ def start_port(
         message = f"another port is unfinished in {store.folder}"
         hint = "`mindspeed-overlay port --continue`, or `--abort` to give it up"
         raise UsageError(Problem(code="E207", message=message, hint=hint))
+    clean_set(workspace.overlays_folder)
     job = open_job(workspace, request)
     state = State(request=request, today=_today(), inputs=digest_inputs(job))
     if not dry_run:
@@ -65,6 +66,7 @@ def continue_port(workspace: "Workspace", work: Path, *, skip: tuple[str, ...] =
     state = store.load()
     request = replace(state.request, skip=tuple(dict.fromkeys((*state.request.skip, *skip))))
     state = replace(state, request=request)
+    clean_set(workspace.overlays_folder)
     job = open_job(workspace, request)
     if digest_inputs(job) != state.inputs:
         message = "the overlay set was changed since this port began"

@@ -16,7 +16,7 @@ from mindspeed_overlay.port.carry import Carried, apply_moves, carry_patch, rema
 from mindspeed_overlay.port.document import Document
 from mindspeed_overlay.port.follow import find_renamed
 from mindspeed_overlay.port.merge import merge_file
-from mindspeed_overlay.port.model import Move, Piece
+from mindspeed_overlay.port.model import Move, Outcome, Piece
 from mindspeed_overlay.port.symbols import Counterpart, find_elsewhere
 from mindspeed_overlay.port.threads import PatchResult, Stuck, Thread
 from mindspeed_overlay.port.traces import Traces
@@ -164,14 +164,15 @@ class Steps:
         old = next(t for t in self.trees if t.tag == thread.at)
         target, note = thread.target, ""
         if target not in tree.files:
+            if self._is_last(index) and self.resolutions.get((overlay.id, target)) == b"":
+                self._drop(thread, tree.tag, "resolved", "dropped by hand")
+                return []
             renamed = find_renamed(target, old.files, tree.files)
             if renamed is None and not self._traces_of(index).has_file(
                 target, [*thread.patch.symbols]
             ):
                 note = f"{tree.tag} has no {target}, and nothing of it is used"
-                hunks = enumerate(thread.patch.hunks, 1)
-                pieces = [_drop_hunk(number, hunk, note) for number, hunk in hunks]
-                thread.advance(tree.tag, Carried(tuple(pieces), b""), None, b"")
+                self._drop(thread, tree.tag, "dropped", note)
                 return []
             if renamed is None:
                 why = f"{tree.tag} has no {target}, and no file like it"
@@ -209,6 +210,11 @@ class Steps:
             return moves
         thread.advance(tree.tag, carried, patch, new)
         return moves
+
+    def _drop(self, thread: Thread, tag: str, outcome: Outcome, note: str) -> None:
+        hunks = enumerate(thread.patch.hunks, 1)
+        pieces = tuple(_drop_hunk(number, hunk, outcome, note) for number, hunk in hunks)
+        thread.advance(tag, Carried(pieces, b""), None, b"")
 
     def _traces_of(self, index: int) -> Traces:
         if index not in self._traces:
@@ -367,8 +373,8 @@ class Steps:
         )
 
 
-def _drop_hunk(number: int, hunk: Hunk, note: str) -> Piece:
-    return Piece(hunk=number, symbol=hunk.symbol, line=hunk.old_start, outcome="dropped", note=note)
+def _drop_hunk(number: int, hunk: Hunk, outcome: Outcome, note: str) -> Piece:
+    return Piece(hunk=number, symbol=hunk.symbol, line=hunk.old_start, outcome=outcome, note=note)
 
 
 def _with_note(piece: Piece, note: str, outcome: str) -> Piece:

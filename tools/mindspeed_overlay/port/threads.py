@@ -48,7 +48,8 @@ class Thread:
         self.stuck = None
         if patch is None:
             self.ended = True
-            self.outcome = "dropped" if carried.outcome == "dropped" else "absorbed"
+            by_other_means = carried.outcome in ("dropped", "resolved")
+            self.outcome = carried.outcome if by_other_means else "absorbed"
         else:
             self.patch = patch
 
