@@ -30,6 +30,8 @@ class Trees:
     """
 
     folder: Path
+    overlays: Path = field(default_factory=default_overlays)
+    """The overlay set that `patched` applies from."""
     _sources: dict[str, Files] = field(default_factory=dict)
 
     def pristine(self, tag: str, *, tree: str = "core") -> Path:
@@ -49,7 +51,7 @@ class Trees:
         if folder.is_dir():
             return folder
         pins = load_pins(default_pins())
-        known = load_overlays(default_overlays(), tags=ALL_RELEASES)
+        known = load_overlays(self.overlays, tags=ALL_RELEASES)
         chosen = Selection(features=overlays)
         plan = make_plan(known, pins, pins.get(tag), selection=chosen, tree=tree)
         source = self._source(tag, tree)

@@ -86,7 +86,8 @@ def _row(overlay: str, option: Option, *, native: bool) -> Mapping[str, Any]:
         "field": option.field,
         "config": option.config,
         "type": option.type,
-        "default": option.default,
+        # A class attribute too, so immutable.
+        "default": tuple(option.default) if isinstance(option.default, list) else option.default,
         "choices": option.choices if ours else (),
         "minimum": option.minimum if ours else None,
         "requires": option.requires if ours else (),

@@ -53,6 +53,62 @@ def run_mlp(dtype: torch.dtype, *, weighted: bool = False, **changes: Any) -> Na
     return _backward(mlp, out if bias is None else out + bias, x=x)
 
 
+def run_mlp_as_framework(dtype: torch.dtype, *, style: str) -> Named:
+    """The MLP from a config that is made and changed the way a framework does it.
+
+    Megatron's modules are imported first, and the command line says nothing of us.
+    """
+    import dataclasses
+    import sys
+
+    from megatron.core.transformer import mlp as _  # noqa: F401
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    @dataclasses.dataclass
+    class Provider(TransformerConfig):  # type: ignore[misc]
+        """`__post_init__` is put off until `finalize`."""
+
+        vocab_size: int = 64
+
+        def __post_init__(self) -> None:
+            pass
+
+        def finalize(self) -> None:
+            super().__post_init__()
+
+    class ModelConfig(TransformerConfig):  # type: ignore[misc]
+        """An `__init__` of its own."""
+
+        def __init__(self, *, model_type: str, **rest: Any) -> None:
+            self.model_type = model_type
+            super().__init__(**rest)
+
+    sys.argv = ["train.py", "--config", "grpo.yaml"]
+    settings = {
+        field.name: getattr(make_config(dtype), field.name)
+        for field in dataclasses.fields(TransformerConfig)
+        if field.init
+    }
+    if style == "set after construction":
+        config = TransformerConfig(**settings)
+        config.use_fused_swiglu = True
+    elif style == "provider":
+        config = Provider(**settings)
+        config.use_fused_swiglu = True
+        config.finalize()
+    else:
+        config = ModelConfig(model_type="llama", **settings | {"use_fused_swiglu": True})
+    module = _call(_get_mlp(), config=config, submodules=_mlp_parts(), ffn_hidden_size=40).cuda()
+    x = _random(5, 2, 32, dtype=dtype)
+    return _backward(module, module(x)[0], x=x)
+
+
+def _get_mlp() -> Any:
+    from megatron.core.transformer.mlp import MLP
+
+    return MLP
+
+
 def run_functions(dtype: torch.dtype, *, fused: bool = False, fp8: bool = False) -> Named:
     """Both entry points of fused_bias_swiglu, called as frameworks call them."""
     from megatron.core.fusions.fused_bias_swiglu import (

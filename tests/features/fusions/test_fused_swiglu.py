@@ -128,6 +128,18 @@ def test_on_launches_the_operator_once_a_pass(trees: Trees) -> None:
     assert counts[len(cases) :] == [(0, 0)] * len(cases)
 
 
+def test_on_is_active_however_a_framework_makes_its_config(trees: Trees) -> None:
+    styles = ("set after construction", "provider", "own init")
+    function = "run_mlp_as_framework"
+    options = {"scenario": function, "dtype": torch.float32}
+    scenarios = [
+        Scenario(f"{SCENARIOS}:count_launches", tuple((options | {"style": style}).items()))
+        for style in styles
+    ]
+    found = run_on_device(trees.patched("core_v0.16.1", OVERLAYS), scenarios)[0]
+    assert [int(counts["npu_swiglu"]) for counts in found] == [1, 1, 1]
+
+
 def count_scenario(name: str, *, fused: bool) -> Scenario:
     function, options = CASES[name]
     options = options | {"scenario": function, "dtype": torch.float32}

@@ -5,9 +5,11 @@ and does no harm as an `extra_args_provider`: what a parser has is left alone.
 """
 
 from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import NoReturn
 
 from mindspeed.core.options.fields import make_argument
-from mindspeed.core.options.table import ALL_OPTIONS, Option
+from mindspeed.core.options.table import ABSENT_FIELDS, ALL_OPTIONS, Option
 
 __all__ = ["add_mindspeed_args", "process_args"]
 
@@ -28,6 +30,8 @@ def add_mindspeed_args(parser: ArgumentParser) -> ArgumentParser:
             group = group or parser.add_argument_group("mindspeed", "options of Ascend overlays")
             argument = make_argument(option)
             group.add_argument(*argument.pop("arg_names"), **argument)
+    if ABSENT_FIELDS and "error" not in vars(parser):
+        parser.error = _explain_absent(parser.error)  # type: ignore[method-assign]
     return parser
 
 
@@ -36,6 +40,23 @@ def _find_action(parser: ArgumentParser, option: Option) -> Action | None:
         if option.flag in action.option_strings or action.dest == option.field:
             return action
     return None
+
+
+def _explain_absent(error: Callable[[str], NoReturn]) -> Callable[[str], NoReturn]:
+    """Say of a flag that no parser knows which overlay brings it."""
+    overlays = {flag: overlay for overlay, flag in ABSENT_FIELDS.values()}
+
+    def explain(message: str) -> NoReturn:
+        flags = dict.fromkeys(word.partition("=")[0] for word in message.split())
+        hints = [
+            f"{flag} belongs to {overlays[flag]}, which is not in this build: build with "
+            f"`mindspeed-overlay build --feature {overlays[flag]}`"
+            for flag in flags
+            if flag in overlays and "unrecognized arguments" in message
+        ]
+        error("\n".join([message, *hints]))
+
+    return explain
 
 
 def process_args(args: Namespace) -> Namespace:

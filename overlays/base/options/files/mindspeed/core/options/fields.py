@@ -54,10 +54,6 @@ def _annotate(option: Option) -> Any:
 
 def _make_field(option: Option) -> Any:
     metadata = {"argparse_meta": make_argument(option), "mindspeed": option.overlay}
-    if isinstance(option.default, list):
-        return dataclasses.field(
-            default_factory=functools.partial(list, option.default), kw_only=True, metadata=metadata
-        )
     return dataclasses.field(default=option.default, kw_only=True, metadata=metadata)
 
 

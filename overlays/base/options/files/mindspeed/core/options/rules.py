@@ -111,8 +111,13 @@ def _find_value_fault(option: Option, value: Any) -> Fault | None:
     is_list = option.type.startswith("list[")
     kinds = _TYPES[option.type[5:-1] if is_list else option.type]
     items = value if is_list and isinstance(value, (list, tuple)) else [value]
-    if isinstance(value, (list, tuple)) != is_list or not all(_is_a(item, kinds) for item in items):
+    if isinstance(value, (list, tuple)) != is_list:
         return f"must be {option.type}, and is {type(value).__name__}", "change its type"
+    strange = [item for item in items if not _is_a(item, kinds)]
+    if strange:
+        kind = type(strange[0]).__name__
+        said = f"must be {option.type}, and {'holds' if is_list else 'is'} {kind}"
+        return said, "change its type"
     if option.choices and not all(item in option.choices for item in items):
         return f"must be one of {', '.join(map(str, option.choices))}", "choose one of them"
     if option.minimum is not None and value < option.minimum:

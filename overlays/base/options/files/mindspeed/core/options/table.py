@@ -36,6 +36,8 @@ class Option(NamedTuple):
         value = getattr(config, self.field, self.default)
         if self.extends:
             return value in self.choices
+        if isinstance(value, list) and isinstance(self.default, tuple):
+            value = tuple(value)
         return value is not self.default and value != self.default
 
 
