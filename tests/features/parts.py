@@ -99,7 +99,10 @@ def make_gpt(config: Any, **changes: Any) -> Any:
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
 
-    keywords: dict[str, Any] = {"normalization": config.normalization, "qk_layernorm": False}
+    keywords: dict[str, Any] = {
+        "normalization": config.normalization,
+        "qk_layernorm": config.qk_layernorm,
+    }
     spec = changes.pop("spec", None) or call(get_gpt_layer_local_spec, **keywords)
     settings: dict[str, Any] = {
         "vocab_size": 64,

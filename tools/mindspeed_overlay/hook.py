@@ -1,4 +1,4 @@
-"""One `[[hook]]` table of an `overlay.toml`: a function of the overlay at a hook point of base/hooks.
+"""One `[[hook]]` table of an `overlay.toml`: a function of the overlay at a hook point.
 
 The build gathers them into `mindspeed/hook_table.py`, in series order, which is the order in which
 features at one point are asked.

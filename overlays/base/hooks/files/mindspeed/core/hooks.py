@@ -1,32 +1,31 @@
 """Hook points: the one place in an upstream function where several features may act.
 
-A feature names a function for a point in its overlay.toml, with the config fields that switch it on:
+A feature names a function for a point in its overlay.toml, with the fields that switch it on:
 
     [[hook]]
     point = "attention"
     function = "mindspeed.core.attention.core_attention:attach_flash_attention"
     when = ["use_flash_attn", "attention_backend=flash|fused"]
 
-The build writes all of them, in series order, to `mindspeed.hook_table`. A function is imported when
-one of its conditions first holds. Where several do, each gets what the ones before made of the thing,
-as `inner`, and returns what it makes of it. None means upstream's own, at the start and at the end; a
-point that nobody is at costs one call.
+The build writes all of them, in series order, to `mindspeed.hook_table`. A function is imported
+when one of its conditions first holds. Where several do, each gets what the ones before made of the
+thing, as `inner`, and returns what it makes of it. None means upstream's own, at the start and at
+the end; a point that nobody is at costs one call.
 
 | Point | Asked | With | Answer |
 |---|---|---|---|
 | attention | when a DotProductAttention is built | (module, inner) | `Attend`, its forward |
 | batch | by get_batch_on_this_cp_rank | (batch, cp_group, inner) | the sliced batch |
 | dispatcher | when a MoELayer is built | (layer, groups, inner) | a token dispatcher |
-| groups | when the first module of a model is built after initialize_model_parallel | (config,) | - |
+| groups | when the first module after initialize_model_parallel is built | (config,) | - |
 """
 
 import importlib
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from typing import Any, Optional, Protocol
+from functools import cache
+from typing import Any, Protocol
 
 import torch
-
 from mindspeed.hook_table import HOOKS
 
 Conditions = tuple[tuple[str, tuple[str, ...]], ...]
@@ -49,27 +48,27 @@ class Attend(Protocol):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attention_mask: Optional[torch.Tensor],
+        attention_mask: torch.Tensor | None,
         attn_mask_type: Any = None,
-        attention_bias: Optional[torch.Tensor] = None,
+        attention_bias: torch.Tensor | None = None,
         packed_seq_params: Any = None,
     ) -> torch.Tensor:
         """[s, b, n, d] queries, [t, b, g, d] keys and values to [s, b, n * d]."""
 
 
-def bind_attention(module: Any) -> Optional[Attend]:
+def bind_attention(module: Any) -> Attend | None:
     """What computes attention in place of a DotProductAttention's own forward; None: its own.
 
     Args:
         module: under construction, with `config`, `layer_number` and `attn_mask_type`.
     """
-    attend: Optional[Attend] = None
+    attend: Attend | None = None
     for function in _asked("attention", module.config):
         attend = function(module, attend)
     return attend
 
 
-def slice_batch(batch: dict[str, Any], cp_group: Any = None) -> Optional[dict[str, Any]]:
+def slice_batch(batch: dict[str, Any], cp_group: Any = None) -> dict[str, Any] | None:
     """This context-parallel rank's part of a batch, where a feature cuts it another way.
 
     Conditions are those of the config that the groups were made for.
@@ -78,7 +77,7 @@ def slice_batch(batch: dict[str, Any], cp_group: Any = None) -> Optional[dict[st
         batch: of get_batch_on_this_cp_rank, name to tensor or None.
         cp_group: the context-parallel ranks; None for those of parallel_state.
     """
-    sliced: Optional[dict[str, Any]] = None
+    sliced: dict[str, Any] | None = None
     for function in _asked("batch", _owner):
         sliced = function(batch, cp_group, sliced)
     return sliced
@@ -132,7 +131,7 @@ def _holds(config: Any, field: str, values: tuple[str, ...]) -> bool:
     return str(getattr(value, "name", value)) in values if values else bool(value)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _load(function: str) -> Callable[..., Any]:
     module, _, name = function.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)

@@ -1,15 +1,15 @@
 """Flash attention in the place of Megatron's DotProductAttention: wiring for the local layer spec.
 
-The result is upstream's for every mask that upstream computes. Where upstream looks at a mask tensor,
-that tensor decides alone, here as there; where it makes a causal mask by itself, none is made. What
-upstream refuses (packed sequences, causal_bottom_right) works, as with TransformerEngine's names.
+The result is upstream's for every mask that upstream computes. Where upstream looks at a mask
+tensor, that tensor decides alone, here as there; where it makes a causal mask by itself, none is
+made. What upstream refuses (packed sequences, causal_bottom_right) works, as with the names of
+TransformerEngine.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Optional
+from typing import Any
 
 import torch
-
 from mindspeed.core.attention.flash import (
     Masking,
     flash_attention,
@@ -21,13 +21,14 @@ from mindspeed.core.attention.flash import (
 )
 from mindspeed.core.attention.packing import read_packing
 from mindspeed.core.hooks import Attend
+from mindspeed.core.operators import require_operator
 
 _OPTION = "--use-flash-attn (use_flash_attn) or attention_backend=flash|fused"
 
 _CAUSAL = ("causal", "padding_causal")
 
 
-def attach_flash_attention(module: Any, inner: Optional[Attend]) -> Attend:
+def attach_flash_attention(module: Any, inner: Attend | None) -> Attend:
     """The hook of this feature at DotProductAttention.
 
     Args:
@@ -44,7 +45,7 @@ def attach_flash_attention(module: Any, inner: Optional[Attend]) -> Attend:
             f"window_size {window}: the local layer spec masks every score for a negative number; "
             "use a layer spec with TransformerEngine's names, or no negative number"
         )
-    require_operator()
+    require_operator("npu_fusion_attention", option=_OPTION)
     return attend
 
 
@@ -53,9 +54,9 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: Optional[torch.Tensor],
+    attention_mask: torch.Tensor | None,
     attn_mask_type: Any = None,
-    attention_bias: Optional[torch.Tensor] = None,
+    attention_bias: torch.Tensor | None = None,
     packed_seq_params: Any = None,
 ) -> torch.Tensor:
     """`DotProductAttention.forward` by the operator.
@@ -65,8 +66,8 @@ def attend(
         query: [s, b, n, d]; packed [T, n, d].
         key: [t, b, g, d]; packed [Tk, g, d].
         value: [t, b, g, v]; packed [Tk, g, v].
-        attention_mask: bool, true where masked, broadcasts to [b, n, s, t]; None where the mask type
-            says it all. Packed sequences do not read it.
+        attention_mask: bool, true where masked, broadcasts to [b, n, s, t]; None where the mask
+            type says it all. Packed sequences do not read it.
         attn_mask_type: not read, as upstream: the module's own one counts.
         attention_bias: must be None, as upstream.
         packed_seq_params: Megatron's PackedSeqParams, for packed sequences.
@@ -97,7 +98,7 @@ def attend(
 
 
 def _find_scale(module: Any) -> float:
-    """The scale of the scores; upstream divides by the layer number and multiplies in fp32 again."""
+    """The scale of the scores; upstream divides by the layer number and multiplies it in again."""
     scale: float = module.softmax_scale
     if module.config.apply_query_key_layer_scaling:
         scale *= module.layer_number
@@ -115,7 +116,7 @@ def _fork_random_state(module: Any, dropout: float) -> AbstractContextManager[An
 
 
 def choose_masking(
-    module: Any, mask: Optional[torch.Tensor], query: torch.Tensor, key: torch.Tensor
+    module: Any, mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor
 ) -> Masking:
     """What upstream's DotProductAttention keeps for this mask.
 
@@ -161,7 +162,7 @@ def choose_packed_masking(module: Any) -> Masking:
     raise ValueError(f"attn_mask_type {kind} cannot be computed on packed sequences")
 
 
-def _find_band(module: Any, kind: str) -> Optional[Masking]:
+def _find_band(module: Any, kind: str) -> Masking | None:
     """The band of --sparse-mode 4, or of upstream's sliding window; None where there is none.
 
     Upstream's window holds for every mask type, and no mask tensor is looked at beside it.
@@ -169,21 +170,5 @@ def _find_band(module: Any, kind: str) -> Optional[Masking]:
     config = module.config
     if config.sparse_mode == 4 and kind in _CAUSAL:
         return keep_band(config.pre_tockens, config.next_tockens)
-    window: Optional[tuple[int, int]] = getattr(module.scale_mask_softmax, "window_size", None)
+    window: tuple[int, int] | None = getattr(module.scale_mask_softmax, "window_size", None)
     return None if window is None else keep_band(*window)
-
-
-def require_operator() -> None:
-    """Make sure that the operator can run here.
-
-    Raises:
-        RuntimeError: there is no NPU, or torch_npu lacks the operator.
-    """
-    try:
-        import torch_npu
-    except ImportError as error:
-        raise RuntimeError(f"{_OPTION} needs torch_npu, which fails to import: {error}") from error
-    if not torch_npu.npu.is_available():
-        raise RuntimeError(f"{_OPTION} needs an NPU, and torch_npu finds none on this machine")
-    if not hasattr(torch_npu, "npu_fusion_attention"):
-        raise RuntimeError(f"{_OPTION} needs torch_npu.npu_fusion_attention: torch_npu is too old")

@@ -2,23 +2,22 @@
 
     out = dropout(softmax(scale * Q K^T, masked)) V
 
-The operator never writes the score matrix; it keeps two numbers a row and computes the scores anew in
-the backward pass. Softmax is computed in fp32 whatever the dtype. (Operator page: torch_npu API
+The operator never writes the score matrix; it keeps two numbers a row and computes the scores anew
+in the backward pass. Softmax is computed in fp32 whatever the dtype. (Operator page: torch_npu API
 reference, `torch_npu.npu_fusion_attention`. Method: FlashAttention, arXiv 2307.08691.)
 
 Which scores are kept is a `Masking`. Causal, band and bottom-right masks share one compressed
 2048 x 2048 triangle per device, whatever the sequence length.
 
-Dims: s queries, t keys, b batch, n query heads, g key heads (g divides n), d key width, v value width,
-T tokens of all packed sequences.
+Dims: s queries, t keys, b batch, n query heads, g key heads (g divides n), d key width, v value
+width, T tokens of all packed sequences.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Optional
+from functools import cache
+from typing import Any
 
 import torch
-
 from mindspeed.core.attention.packing import Packing
 
 _SIDE = 2048
@@ -39,7 +38,7 @@ class Masking:
     """
 
     sparse_mode: int = 0
-    mask: Optional[torch.Tensor] = None
+    mask: torch.Tensor | None = None
     before: int = _UNBOUNDED
     after: int = _UNBOUNDED
 
@@ -78,7 +77,7 @@ def keep_unmasked(mask: torch.Tensor, *, batch: int, num_queries: int, num_keys:
     leading = [1] * (4 - mask.dim())
     shape = [*leading, *mask.shape]
     wanted = (batch, 1, num_queries, num_keys)
-    if len(shape) != 4 or any(have not in (1, want) for have, want in zip(shape, wanted)):
+    if len(shape) != 4 or any(n not in (1, m) for n, m in zip(shape, wanted, strict=True)):
         raise ValueError(
             f"attention_mask of shape {list(mask.shape)} does not broadcast to {list(wanted)}"
         )
@@ -94,7 +93,7 @@ def flash_attention(
     scale: float,
     masking: Masking,
     dropout: float = 0.0,
-    sink: Optional[torch.Tensor] = None,
+    sink: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of a batch of equally long sequences.
 
@@ -128,7 +127,7 @@ def flash_attention_packed(
     scale: float,
     masking: Masking,
     dropout: float = 0.0,
-    sink: Optional[torch.Tensor] = None,
+    sink: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention inside each of several sequences that lie one after another.
 
@@ -169,7 +168,7 @@ def _run_operator(
     masking: Masking,
     scale: float,
     dropout: float,
-    sink: Optional[torch.Tensor],
+    sink: torch.Tensor | None,
     **lengths: list[int],
 ) -> Any:
     import torch_npu
@@ -198,7 +197,7 @@ def _run_operator(
     )[0]
 
 
-@lru_cache(maxsize=None)
+@cache
 def compressed_triangle(device: torch.device) -> torch.Tensor:
     """The mask that every compressed mode reads: 2048 x 2048, true above the diagonal, 4 MiB.
 

@@ -7,7 +7,7 @@ behind each sequence becomes a sequence of its own: real tokens never see it, fo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
@@ -25,7 +25,7 @@ class Packing:
 
     query_ends: list[int]
     key_ends: list[int]
-    padding: Optional[torch.Tensor] = None
+    padding: torch.Tensor | None = None
 
 
 def read_packing(params: Any, *, num_queries: int, num_keys: int) -> Packing:
@@ -45,7 +45,7 @@ def read_packing(params: Any, *, num_queries: int, num_keys: int) -> Packing:
     versions = tuple(None if source is None else source._version for source in sources)
     kept = vars(params).get(_KEPT)
     if kept is not None:
-        same = all(a is b for a, b in zip(kept[0], sources))
+        same = all(a is b for a, b in zip(kept[0], sources, strict=True))
         if same and kept[1:3] == (versions, (num_queries, num_keys)):
             packing: Packing = kept[3]
             return packing
@@ -57,7 +57,7 @@ def read_packing(params: Any, *, num_queries: int, num_keys: int) -> Packing:
     return packing
 
 
-def _read_ends(sources: Sequence[Optional[torch.Tensor]]) -> list[list[int]]:
+def _read_ends(sources: Sequence[torch.Tensor | None]) -> list[list[int]]:
     """The four tables on the host; a padded one that is not given is the other one."""
     queries, keys, padded_queries, padded_keys = sources
     if queries is None or keys is None:
@@ -128,7 +128,7 @@ def _cut(ends: list[int], padded: list[int], total: int) -> list[int]:
     return lengths
 
 
-def _mark(gaps: list[tuple[int, int]], total: int, device: torch.device) -> Optional[torch.Tensor]:
+def _mark(gaps: list[tuple[int, int]], total: int, device: torch.device) -> torch.Tensor | None:
     if not gaps:
         return None
     marks = torch.zeros(total, dtype=torch.bool, device="cpu")

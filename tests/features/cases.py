@@ -1,0 +1,85 @@
+"""What is compared of each feature, on every release."""
+
+from features.compared import Feature
+from harness.trees import ALL_RELEASES
+
+FLASH_ATTENTION = Feature(
+    overlay="attention/flash-attention",
+    scenarios="features.attention.attention_scenarios",
+    switch="flash",
+    cases={
+        "causal": ("run_core", {}),
+        "causal, one token": ("run_core", {"queries": 1, "keys": 1}),
+        "causal, decoding": ("run_core", {"queries": 1, "keys": 9}),
+        "causal, triangle": ("run_core", {"mask": "triangle"}),
+        "causal, documents": ("run_core", {"mask": "documents", "queries": 12, "keys": 12}),
+        "causal, grouped queries": ("run_core", {"groups": 2}),
+        "causal, one key head": ("run_core", {"groups": 1}),
+        "causal, own scale": ("run_core", {"scale": 0.3}),
+        "causal, layer scaling": ("run_core", {"apply_query_key_layer_scaling": True, "layer": 3}),
+        "causal, long": ("run_long", {}),
+        "padding, row": ("run_core", {"kind": "padding", "mask": "row padding"}),
+        "padding, full": ("run_core", {"kind": "padding", "mask": "full padding", "groups": 2}),
+        "padding, no mask": ("run_core", {"kind": "padding"}),
+        "no mask": ("run_core", {"kind": "no_mask"}),
+        "arbitrary": ("run_core", {"kind": "arbitrary", "mask": "shared"}),
+        "cross": ("run_core", {"kind": "padding", "mask": "full padding", "queries": 7}),
+        "cross, no mask": ("run_core", {"kind": "no_mask", "queries": 14}),
+        "packed": ("run_packed", {"padded": False}),
+        "packed, padded": ("run_packed", {"padded": True, "tail": 2}),
+        "packed, not causal": ("run_packed", {"padded": True, "kind": "padding"}),
+        "packed, cross": ("run_packed", {"padded": True, "kind": "no_mask", "keys_differ": True}),
+        "gpt": ("run_gpt", {}),
+        "gpt, no mask": ("run_gpt", {"with_mask": False}),
+    },
+    # Sliding windows and softmax offsets in DotProductAttention.
+    later=ALL_RELEASES[ALL_RELEASES.index("core_v0.15.3") :],
+    later_cases={
+        "window": ("run_core", {"window_size": (3, 0)}),
+        "window, mask given": ("run_core", {"window_size": (2, 1), "mask": "triangle"}),
+        "window, decoding": ("run_core", {"window_size": (3, 0), "queries": 1, "keys": 9}),
+        "window, skipped": (
+            "run_core",
+            {"window_size": (3, 0), "window_attn_skip_freq": 2, "layer": 2},
+        ),
+        "off-by-one": ("run_core", {"softmax_type": "off-by-one"}),
+        "learnable offset": ("run_core", {"softmax_type": "learnable", "groups": 2}),
+        "packed, learnable offset": ("run_packed", {"padded": True, "softmax_type": "learnable"}),
+    },
+)
+
+FUSED_RMSNORM = Feature(
+    overlay="fusions/fused-rmsnorm",
+    scenarios="features.fusions.rmsnorm_scenarios",
+    switch="fused",
+    cases={
+        "norm": ("run_norm", {}),
+        "wide norm": ("run_norm", {"shape": (1, 1, 513)}),
+        "norm of heads": ("run_norm", {"shape": (5, 2, 3, 8)}),
+        "norm of a view": ("run_norm_of_view", {}),
+        "gpt": ("run_gpt", {}),
+    },
+)
+
+FUSED_ROPE = Feature(
+    overlay="fusions/fused-rope",
+    scenarios="features.fusions.rope_scenarios",
+    switch="fused",
+    cases={
+        "half": ("run_batch", {}),
+        "interleaved": ("run_batch", {"rotary_interleaved": True}),
+        "partial": ("run_batch", {"width": 4}),
+        "partial, interleaved": ("run_batch", {"width": 6, "rotary_interleaved": True}),
+        "mscale": ("run_batch", {"mscale": 1.3}),
+        "positions by sequence": ("run_batch", {"batch": 2}),
+        "packed": ("run_packed", {}),
+        "packed, exact": ("run_packed", {"exact": True}),
+        "packed, interleaved": ("run_packed", {"rotary_interleaved": True}),
+        "multi-latent": ("run_multi_latent", {}),
+        "gpt": ("run_gpt", {}),
+        "gpt, partial": ("run_gpt", {"percent": 0.5}),
+        "gpt, interleaved": ("run_gpt", {"rotary_interleaved": True}),
+    },
+)
+
+SWEPT = (FLASH_ATTENTION, FUSED_RMSNORM, FUSED_ROPE)
