@@ -21,7 +21,12 @@ from mindspeed_overlay.blame import (
     blame_wheel,
     find_build_root,
 )
-from mindspeed_overlay.blame_git import blame_repository, blame_upstream, find_repository
+from mindspeed_overlay.blame_git import (
+    blame_repository,
+    blame_upstream,
+    find_repository,
+    list_commits,
+)
 from mindspeed_overlay.build import Patched, patch_files
 from mindspeed_overlay.data import default_overlays
 from mindspeed_overlay.errors import UsageError, VerifyError
@@ -163,6 +168,18 @@ def test_upstreams_commits_come_from_its_history(tmp_path: Path) -> None:
         2: f"{second[:10]} commit",
     }
     assert blame_upstream(root, second, "none.py") == {}
+
+
+def test_the_commits_of_some_lines_leave_out_the_rest(tmp_path: Path) -> None:
+    root = tmp_path / "r"
+    body = b"def f():\n    return 1\n\n\ndef g():\n    return 1\n"
+    first = make_repository(root, {"a.py": body})
+    commit_files(root, {"a.py": body.replace(b"f():\n    return 1", b"f():\n    return 2")})
+    last = commit_files(root, {"a.py": body.replace(b"return 1", b"return 2")})
+    assert len(list_commits(root, first, last, "a.py", (1, 2))) == 1
+    (found,) = list_commits(root, first, last, "a.py", (5, 6))
+    assert last.startswith(found.split()[0])
+    assert list_commits(root, first, "0" * 40, "a.py", (1, 2)) == []
 
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=8)

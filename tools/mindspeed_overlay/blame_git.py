@@ -73,3 +73,25 @@ def blame_upstream(repository: Path, commit: str, path: str) -> dict[int, str]:
         elif raw.startswith(b"\t"):
             found[line] = f"{name[:10]} {subjects.get(name, '')}".strip()
     return found
+
+
+def list_commits(
+    repository: Path, since: str, to: str, path: str, lines: tuple[int, int]
+) -> list[str]:
+    """The upstream commits between two that changed some lines of a file, newest first.
+
+    Args:
+        since: a commit that is left out, with all before it.
+        to: the commit whose file `lines` counts in, from 1.
+
+    Returns:
+        `hash subject` each; none without the history.
+    """
+    import git
+
+    place = f"{lines[0]},{lines[1]}:{path}"
+    words = ["log", "-s", "--format=%h %s", f"-L{place}", f"{since}..{to}"]
+    try:
+        return run_git(repository, words).decode(errors="replace").splitlines()
+    except (git.GitCommandError, OSError):
+        return []

@@ -146,7 +146,8 @@ def _diff(survey: Any, use: Any, since: str, to: str) -> str:
 
     old, new = survey.symbols(since), survey.symbols(to)
     changes = compare_uses([use], old, new)
-    return "".join(diff_change(c, old, new, tags=(since, to)) for c in changes)
+    commits = "".join(f"upstream {c}\n" for c in survey.commits_of(use, since, to))
+    return commits + "".join(diff_change(c, old, new, tags=(since, to)) for c in changes)
 
 
 def _show_between(
@@ -167,12 +168,11 @@ def _show_between(
     ]
     unread = sum(len(r.unread) for r in results)
     code = 6 if unread else 0
-    old, new = survey.symbols(since), survey.symbols(to)
     if options["as_json"]:
-        rows = [r.to_json(old, new, diff=options["diff"]) for r in results]
+        rows = [r.to_json(survey, diff=options["diff"]) for r in results]
         print_json({"ok": code == 0, "from": since, "to": to, "overlays": rows})
         return code
     for result in results:
-        click.echo(result.describe(old, new, diff=options["diff"]))
+        click.echo(result.describe(survey, diff=options["diff"]))
     click.echo(f"{unread} to review")
     return code

@@ -7,7 +7,6 @@ from typing import Any
 from mindspeed_overlay.drift.changes import KINDS, Change, compare_uses, diff_change
 from mindspeed_overlay.drift.reviewed import Reviewed, read_reviewed, write_reviewed
 from mindspeed_overlay.drift.survey import Survey
-from mindspeed_overlay.drift.symbols import Symbols
 from mindspeed_overlay.errors import Problem
 from mindspeed_overlay.overlay import Overlay
 
@@ -35,13 +34,14 @@ class Between:
         counter = Counter(change.kind for change in self.changes)
         return {kind: counter[kind] for kind in KINDS}
 
-    def to_json(self, old: Symbols, new: Symbols, *, diff: bool) -> dict[str, Any]:
-        """For machines; with `diff`, each change's own."""
+    def to_json(self, survey: Survey, *, diff: bool) -> dict[str, Any]:
+        """For machines; with `diff`, each change's own and its upstream commits."""
         rows = []
         for change in self.changes:
             row = {**change.to_json(), "reviewed": change.use.symbol not in self.unread}
             if diff and change.kind != "same":
-                row["diff"] = diff_change(change, old, new, tags=(self.since, self.to))
+                row["diff"] = self._diff(survey, change)
+                row["commits"] = survey.commits_of(change.use, self.since, self.to)
             rows.append(row)
         problems = [p.to_json() for p in self.problems]
         return {
@@ -51,7 +51,11 @@ class Between:
             "problems": problems,
         }
 
-    def describe(self, old: Symbols, new: Symbols, *, diff: bool) -> str:
+    def _diff(self, survey: Survey, change: Change) -> str:
+        tags = (self.since, self.to)
+        return diff_change(change, *map(survey.symbols, tags), tags=tags)
+
+    def describe(self, survey: Survey, *, diff: bool) -> str:
         """For people: what is not the same."""
         counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items() if count)
         lines = [f"{self.overlay}: {counts or 'uses no upstream symbol'}"]
@@ -65,7 +69,9 @@ class Between:
             )
             lines += [f"    now {s.symbol}? ({s.similarity:.0%} alike)" for s in change.successors]
             if diff:
-                lines.append(diff_change(change, old, new, tags=(self.since, self.to)))
+                commits = survey.commits_of(change.use, self.since, self.to)
+                lines += [f"    upstream {commit}" for commit in commits]
+                lines.append(self._diff(survey, change))
         lines += [f"  {line}" for p in self.problems for line in str(p).splitlines()]
         return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mindspeed_overlay.build import Patched, patch_files
@@ -90,6 +91,18 @@ class Survey:
             )
             self.opened[tag] = Symbols(source.files)
         return self.opened[tag]
+
+    def commits_of(self, use: Use, since: str, to: str) -> list[str]:
+        """The upstream commits that changed a symbol; only a clone with history knows them."""
+        from mindspeed_overlay.blame_git import list_commits
+
+        _, _, where = self.spec.partition("git:")
+        repository = Path(where).expanduser()
+        lines = self.symbols(to).lines_of(use.module, use.qualname)
+        if not where or not repository.is_dir() or lines is None:
+            return []
+        old, new = (self.pins.get(tag).commit for tag in (since, to))
+        return list_commits(repository, old, new, self.symbols(to).path_of(use.module), lines)
 
     def look(self, overlay: Overlay, release: Release) -> Surveyed:
         """The symbols that one overlay uses on one release."""

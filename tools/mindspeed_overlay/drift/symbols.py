@@ -15,7 +15,7 @@ from mindspeed_overlay.drift.uses import Use
 from mindspeed_overlay.fingerprint import Fingerprint, fingerprint_symbols
 from mindspeed_overlay.module_index import ModuleIndex, module_name
 from mindspeed_overlay.resolve import Definition, Resolver
-from mindspeed_overlay.syntax import MODULE, parse_outline
+from mindspeed_overlay.syntax import MODULE, Span, parse_module, parse_outline
 from mindspeed_overlay.tree import Files
 
 PRESENT = Fingerprint("-", "-")
@@ -82,18 +82,23 @@ class Symbols:
 
     def source_of(self, module: str, qualname: str) -> tuple[str, int]:
         """The source of a symbol, all its definitions together, and the line of the first."""
-        path = self.path_of(module)
-        if not path:
-            return "", 0
-        parsed = parse_outline(self.files[path])
-        spans = parsed.spans_of(qualname)
-        if not spans and "." in qualname:  # defined in a function, which the outline leaves out
-            from mindspeed_overlay.syntax import parse_module
-
-            spans = parse_module(self.files[path]).spans_of(qualname)
-        lines = self.files[path].decode(errors="replace").splitlines(keepends=True)
+        path, spans = self.path_of(module), self._spans_of(module, qualname)
+        lines = self.files[path].decode(errors="replace").splitlines(keepends=True) if path else []
         text = "".join("".join(lines[first - 1 : last]) for first, last in spans)
         return text, spans[0][0] if spans else 0
+
+    def lines_of(self, module: str, qualname: str) -> tuple[int, int] | None:
+        """First and last line of a definition; None for code outside, and for what is not here."""
+        spans = self._spans_of(module, qualname) if qualname not in ("", MODULE) else ()
+        return (spans[0][0], spans[-1][1]) if spans else None
+
+    def _spans_of(self, module: str, qualname: str) -> tuple[Span, ...]:
+        path = self.path_of(module)
+        if not path:
+            return ()
+        # What is defined in a function is left out by the outline.
+        spans = parse_outline(self.files[path]).spans_of(qualname)
+        return spans or parse_module(self.files[path]).spans_of(qualname)
 
     def find_successors(self, use: Use, old: "Symbols") -> list[Successor]:
         """Where a symbol that is gone here may be now, the likeliest first, at most three.
