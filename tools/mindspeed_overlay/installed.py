@@ -54,7 +54,7 @@ def probe(python: str, cwd: Path) -> dict[str, Any]:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         message = f"cannot start {python}: {error}"
         raise MissingError(
-            Problem(code="E803", message=message, hint="give --python PATH")
+            Problem(code="E807", message=message, hint="give --python PATH")
         ) from error
 
 
