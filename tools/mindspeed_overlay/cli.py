@@ -31,6 +31,7 @@ COMMANDS = {
     "port": "Carry overlays to another Megatron release.",
     "refresh": "Write patches anew: canonical, or from an edited work tree.",
     "verify": "Prove that a wheel or an installation is what its records say.",
+    "publish": "Put wheels into a static package index.",
     "pin": "List, verify or add pinned Megatron releases.",
     "doctor": "Look at this machine: git, Python, pip, torch, torch_npu, CANN.",
     "completion": "Print the shell completion script.",
