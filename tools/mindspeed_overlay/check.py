@@ -7,6 +7,7 @@ from functools import partial
 
 from mindspeed_overlay.apply import Landing
 from mindspeed_overlay.build import gate_files, patch_files
+from mindspeed_overlay.check_options import check_options
 from mindspeed_overlay.check_overlay import Examiner
 from mindspeed_overlay.errors import OverlayError, Problem, SourceError
 from mindspeed_overlay.lint import Overlap
@@ -69,6 +70,7 @@ def _check_release(
     codes: list[int] = []
     for overlay in served:
         found = check_headers(overlay, release, order, source.files)
+        found += check_options(overlay, release.tag, order, source.files)
         found += examiner.lint(overlay)
         problems += found
         codes += [4] if found else []

@@ -172,3 +172,25 @@ def find_clashes(options: Iterable[tuple[str, Option]]) -> list[tuple[str, str]]
                 message = f"{option.flag}: {condition!r} is of {home}, {option.config} has no such"
                 clashes.append((overlay, message))
     return clashes
+
+
+def find_missing_checks(
+    options: Iterable[tuple[str, Option]], files: Mapping[str, bytes]
+) -> list[tuple[str, str]]:
+    """Rule functions that no overlay brings.
+
+    Args:
+        options: (overlay id, option) of a whole set.
+        files: the new files of the whole set, by path.
+
+    Returns:
+        (overlay id, message) of each.
+    """
+    missing = []
+    for overlay, option in options:
+        for check in option.checks:
+            module, _, name = check.partition(":")
+            path = module.replace(".", "/") + ".py"
+            if not re.search(rb"^def %s\(" % name.encode(), files.get(path, b""), re.MULTILINE):
+                missing.append((overlay, f"{option.flag}: no {name} in {path}"))
+    return missing

@@ -37,9 +37,14 @@ release_option = click.option(
 )
 
 
-def overlay_argument(function: _F) -> _F:
+def overlay_argument(function: _F, *, required: bool = True) -> _F:
     """The ID argument, with completion."""
-    return click.argument("overlay_id", metavar="ID", shell_complete=_complete_overlay)(function)
+    return click.argument(
+        "overlay_id",
+        metavar="ID" if required else "[ID]",
+        required=required,
+        shell_complete=_complete_overlay,
+    )(function)
 
 
 def selection_options(function: _F) -> _F:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mindspeed_overlay.errors import DefinitionError, Problem
 from mindspeed_overlay.hook import HOOKS_OVERLAY, Hook, read_hook
-from mindspeed_overlay.option import Option, find_clashes, read_option
+from mindspeed_overlay.option import Option, find_clashes, find_missing_checks, read_option
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*")
 OPTIONS_OVERLAY = "base/options"
@@ -167,9 +167,11 @@ def _misordered(overlay: Overlay, ids: list[str]) -> list[Problem]:
 def _misused_options(overlays: list[Overlay]) -> list[Problem]:
     """Options that clash, and options of an overlay that does not require what makes them work."""
     pairs = [(overlay.id, option) for overlay in overlays for option in overlay.options]
+    sets = [files for overlay in overlays for files in overlay.file_sets.values()]
+    files = {path: data for found in sets for path, data in found.items()}
     problems = [
         Problem(code="E406", overlay=owner, message=message)
-        for owner, message in find_clashes(pairs)
+        for owner, message in (*find_clashes(pairs), *find_missing_checks(pairs, files))
     ]
     return problems + _find_missing_bases(overlays)
 

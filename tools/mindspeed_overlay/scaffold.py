@@ -119,7 +119,7 @@ def _overlay_toml(overlay_id: str, summary: str, module: str, since: str) -> str
         id = "{overlay_id}"
         summary = "{text}"
         level = 0
-        requires = ["base/ascend"]
+        requires = ["base/options"]
         conflicts = []
         releases = ">={since}"
         torch_npu = ">=2.7.1"

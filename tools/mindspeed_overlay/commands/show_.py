@@ -1,34 +1,52 @@
 """`show`: one overlay in full."""
 
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
 import click
 
 from mindspeed_overlay.cli import Workspace, print_json
 from mindspeed_overlay.commands.list_ import describe_overlay
+from mindspeed_overlay.option import Option
+from mindspeed_overlay.option_docs import describe_options
 from mindspeed_overlay.options import json_option, overlay_argument
 
 
+def _option_row(option: Option) -> dict[str, Any]:
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(option).items()}
+
+
 @click.command(name="show")
-@overlay_argument
+@partial(overlay_argument, required=False)
+@click.option("--options", "only_options", is_flag=True, help="The options of ID, or of all.")
 @json_option
 @click.pass_obj
-def command(workspace: Workspace, overlay_id: str, as_json: bool) -> int:
+def command(workspace: Workspace, overlay_id: str | None, only_options: bool, as_json: bool) -> int:
     """Show one overlay: options, releases, new files, and the patches each release gets.
 
     \b
-    Example:
+    Examples:
       mindspeed-overlay show fusions/fused-swiglu
+      mindspeed-overlay show --options > docs/options.md
     """
-    overlay = workspace.overlays.get(overlay_id)
     tags = tuple(release.tag for release in workspace.pins.releases)
+    overlays = workspace.overlays
+    if only_options:
+        chosen = [overlays.get(overlay_id)] if overlay_id else list(overlays.overlays)
+        if as_json:
+            print_json({o.id: [_option_row(x) for x in o.options] for o in chosen if o.options})
+        else:
+            click.echo(describe_options(chosen, tags), nl=False)
+        return 0
+    if overlay_id is None:
+        raise click.UsageError("give an ID, or --options.")
+    overlay = overlays.get(overlay_id)
     shown = describe_overlay(overlay, tags)
     shown["torch_npu"] = overlay.torch_npu
     shown["upstream_status"] = overlay.upstream_status
     shown["remove_when"] = overlay.remove_when
-    shown["option_table"] = [
-        {"flag": o.flag, "field": o.field, "config": o.config, "type": o.type,
-         "default": o.default, "help": o.help}
-        for o in overlay.options
-    ]  # fmt: skip
+    shown["option_table"] = [_option_row(option) for option in overlay.options]
     shown["files"] = {
         tag: sorted(overlay.files_for(tag, tags)) for tag in tags if overlay.serves(tag, tags)
     }
