@@ -18,6 +18,10 @@ DEVICE_FILE = "/dev/davinci_manager"
 
 _TRANSFER = "torch_npu.contrib.transfer_to_npu"
 
+# torch_npu reports no compute capability unless this is set, and torch's own `broadcast` then
+# raises a TypeError. 8.0 asks for no code of newer GPUs; bf16 needs at least that.
+_CAPABILITY = ("TORCH_NPU_DEVICE_CAPABILITY", "8.0")
+
 
 def has_npu() -> bool:
     """Whether this process is meant to use NPUs: one `stat`, nothing imported, no device touched.
@@ -42,6 +46,7 @@ def prepare_device() -> bool:
     if choice not in ("", "0", "1"):
         raise ValueError(f"{SWITCH}={choice}: must be 0 or 1, or not be set")
     if _TRANSFER in sys.modules:
+        os.environ.setdefault(*_CAPABILITY)
         return True
     if choice == "0" or not (choice or has_npu()):
         return False
@@ -64,4 +69,5 @@ def prepare_device() -> bool:
             f"torch_npu cannot be imported: {error}. Is CANN's set_env.sh sourced? "
             f"{SWITCH}=0 imports Megatron without the NPU"
         ) from error
+    os.environ.setdefault(*_CAPABILITY)
     return True
