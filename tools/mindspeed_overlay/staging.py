@@ -12,11 +12,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING
 
 from mindspeed_overlay.errors import ApplyError, Problem
 from mindspeed_overlay.paths import explain_unsafe_path
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -159,7 +161,9 @@ def open_stage(out_dir: Path) -> Iterator[Path]:
         lock.release()
 
 
-def _lock_new_stage(out_dir: Path) -> tuple[Path, FileLock]:
+def _lock_new_stage(out_dir: Path) -> tuple[Path, "FileLock"]:
+    from filelock import FileLock, Timeout  # slow to import, and most runs write nothing
+
     while True:
         stage = Path(tempfile.mkdtemp(prefix=_prefix(out_dir), dir=out_dir.parent))
         lock = FileLock(stage / "lock")
@@ -175,7 +179,12 @@ def _lock_new_stage(out_dir: Path) -> tuple[Path, FileLock]:
 
 def clean_leftovers(out_dir: Path) -> None:
     """Finish or remove what killed runs left beside `out_dir`."""
-    for stage in sorted(out_dir.parent.glob(_prefix(out_dir).replace("[", "[[]") + "*")):
+    stages = sorted(out_dir.parent.glob(_prefix(out_dir).replace("[", "[[]") + "*"))
+    if not stages:
+        return
+    from filelock import FileLock, Timeout
+
+    for stage in stages:
         lock = FileLock(stage / "lock")
         try:
             lock.acquire(timeout=0)
