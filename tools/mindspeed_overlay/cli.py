@@ -32,6 +32,7 @@ COMMANDS = {
     "refresh": "Write patches anew: canonical, or from an edited work tree.",
     "verify": "Prove that a wheel or an installation is what its records say.",
     "publish": "Put wheels into a static package index.",
+    "bundle": "Make one archive to install from where there is no network.",
     "pin": "List, verify or add pinned Megatron releases.",
     "doctor": "Look at this machine: git, Python, pip, torch, torch_npu, CANN.",
     "completion": "Print the shell completion script.",
