@@ -402,3 +402,34 @@ def test_a_try_that_upstream_put_around_an_import_too_absorbs_ours(tmp_path: Pat
     after = BASE.replace(b"import os\n", guarded)
     ported = port_file(tmp_path, BASE, after, BASE.replace(b"import os\n", theirs))
     assert ported.overlays[0].outcome == "absorbed"
+
+
+def test_a_patch_that_applies_but_uses_a_renamed_parameter_follows_the_rename(
+    tmp_path: Path,
+) -> None:
+    """The text fits exactly, and would be a NameError."""
+    new = BASE.replace(b"def __init__(self, config, width)", b"def __init__(self, config, size)")
+    new = new.replace(b"        self.width = width\n", b"        self.width = size\n")
+    after = BASE.replace(
+        b"        self.config = config\n",
+        b"        self.config = config\n        self.twice = width * 2\n",
+    )
+    ported = port_file(tmp_path, BASE, after, new)
+    assert b"        self.twice = size * 2\n" in result(ported)
+    assert "renamed width to size" in notes(ported)
+
+
+def test_an_import_finds_a_place_where_all_imports_around_it_changed(tmp_path: Path) -> None:
+    before = BASE.replace(b"import math\nimport os\n", b"import math\nimport abc\nimport os\n")
+    after = before.replace(b"import os\n", b"from mindspeed.fused import fused\nimport os\n")
+    after = after.replace(CALL, GUARD + CALL)
+    block = b"import math\nimport re\nfrom os import path as os\n"
+    new = before.replace(b"import math\nimport abc\nimport os\n", block)
+    ported = port_file(tmp_path, before, after, new)
+    assert result(ported).count(IMPORT) == 1
+
+
+def test_what_replaces_a_statement_that_is_gone_is_a_conflict(tmp_path: Path) -> None:
+    after = BASE.replace(b"        self.width = width\n", b"        self.width = width + 1\n")
+    new = BASE.replace(b"        self.width = width\n", b"")
+    assert port_file(tmp_path, BASE, after, new).overlays[0].outcome == "conflict"

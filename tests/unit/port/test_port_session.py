@@ -44,8 +44,8 @@ def build_upstream(folder: Path, *states: dict[str, bytes]) -> Path:
     run_git(folder, ["init", "--initial-branch=main", "--template="])
     identity = ["-c", "user.name=Upstream", "-c", "user.email=up@localhost"]
     for tag, files in zip(TAGS, states, strict=False):
-        for path in folder.rglob("*.py"):
-            path.unlink()
+        for place in folder.rglob("*.py"):
+            place.unlink()
         for path, data in ({CORE: b"", OTHER: b"x = 1\n"} | files).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(data)
@@ -239,14 +239,14 @@ def test_abort_leaves_no_trace(clashing: Set) -> None:
 
 def test_a_second_port_beside_an_unfinished_one_is_refused(clashing: Set) -> None:
     clashing.start()
-    with pytest.raises(UsageError, match="E207"):
+    with pytest.raises(UsageError, match="E223"):
         clashing.start()
 
 
 def test_there_is_nothing_to_continue_or_abort_at_first(clashing: Set) -> None:
-    with pytest.raises(UsageError, match="E206"):
+    with pytest.raises(UsageError, match="E222"):
         clashing.go_on()
-    with pytest.raises(UsageError, match="E206"):
+    with pytest.raises(UsageError, match="E222"):
         abort_port(clashing.work)
 
 

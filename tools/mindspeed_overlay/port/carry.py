@@ -10,6 +10,9 @@ from mindspeed_overlay.patch_model import split_lines
 from mindspeed_overlay.port.document import Document
 from mindspeed_overlay.port.merge import Elsewhere, Merged, Vanished, exchange, merge_file
 from mindspeed_overlay.port.model import Move, Outcome, Piece, worst
+from mindspeed_overlay.port.place import Region
+from mindspeed_overlay.port.rename import rename_words
+from mindspeed_overlay.port.statements import Statements
 from mindspeed_overlay.syntax import parse_module
 
 
@@ -49,7 +52,7 @@ def carry_patch(
 ) -> Carried:
     """Carry a patch from `base`, which it turns into `edited`, to `new`."""
     exact = apply_exactly(patch, new)
-    if exact is not None:
+    if exact is not None and not _meets_renames(patch, base, new):
         pieces = tuple(
             Piece(
                 hunk=number,
@@ -63,6 +66,28 @@ def carry_patch(
         return Carried(pieces, exact.data)
     merged = _merge(patch, (base, edited, new), (elsewhere, vanished), labels)
     return Carried(merged.pieces, merged.data, merged.moves, merged.marked)
+
+
+def _meets_renames(patch: Patch, base: bytes, new: bytes) -> bool:
+    """Whether a patch adds a name to a symbol in which upstream replaced that name."""
+    if base == new or not patch.target.endswith(".py"):
+        return False
+    old_document, new_document = Document(base), Document(new)
+    for hunk in patch.hunks:
+        spans = old_document.span_of(hunk.symbol), new_document.span_of(hunk.symbol)
+        if hunk.symbol == MODULE_SYMBOL or spans[0] is None or spans[1] is None:
+            continue
+        ours, theirs = (
+            document.lines[slice(*span)]
+            for document, span in ((old_document, spans[0]), (new_document, spans[1]))
+        )
+        if ours == theirs:
+            continue
+        statements = Statements(Region(old_document, new_document, spans[0], spans[1]))
+        added = b"".join(line for line in hunk.lines if line[:1] == b"+")
+        if rename_words(added, statements.renames) != added:
+            return True
+    return False
 
 
 def apply_exactly(patch: Patch, data: bytes) -> Applied | None:

@@ -12,6 +12,7 @@ from mindspeed_overlay.patch_model import Hunk, find_common_symbol
 from mindspeed_overlay.port.document import Document
 from mindspeed_overlay.port.model import Misfit, Move, Outcome, Piece, Placed, Swap
 from mindspeed_overlay.port.place import Region, place_lines
+from mindspeed_overlay.port.rename import rename_words
 from mindspeed_overlay.port.statements import Statements, place_statements
 from mindspeed_overlay.port.symbols import Counterpart, find_counterpart
 from mindspeed_overlay.syntax import MODULE
@@ -192,7 +193,9 @@ class _Merge:
             region = Region(self.old, counterpart.document, spans[0], spans[1])
             statements = self._statements[key] = Statements(region)
         by_lines = place_lines(statements.region, edit, self.edited.lines[edit[2] : edit[3]])
-        if isinstance(by_lines, Placed) or not self.old.python:
+        if isinstance(by_lines, Placed) and self.old.python:
+            return _follow_renames(by_lines, statements)
+        if not self.old.python:
             return by_lines
         placed = place_statements(statements, self.edited, edit)
         same = counterpart.symbol == symbol != MODULE
@@ -287,6 +290,16 @@ class _Merge:
             )
             swaps.append(Swap(start, stop, b"".join(parts)))
         return exchange(self.new.data, swaps)
+
+
+def _follow_renames(placed: Placed, statements: Statements) -> Placed:
+    """An edit that has its place, with the names that upstream uses there now."""
+    if placed.how == "re-anchored" or not placed.swaps:
+        return placed
+    swaps = tuple(replace(s, text=rename_words(s.text, statements.renames)) for s in placed.swaps)
+    if swaps == placed.swaps:
+        return placed
+    return Placed("structural", swaps, "; ".join(statements.explain_renames()))
 
 
 def _is_part(statements: Statements) -> bool:

@@ -24,8 +24,7 @@ def find_renames(
         if all(_WORD.fullmatch(a) and _WORD.fullmatch(b) for a, b in changed):
             for a, b in changed:
                 seen.setdefault(a, set()).add(b)
-    old_words = {token for unit in old for token in unit.tokens}
-    new_words = {token for unit in new for token in unit.tokens}
+    old_words, new_words = _list_names(old), _list_names(new)
     return {
         a: next(iter(names))
         for a, names in seen.items()
@@ -33,8 +32,26 @@ def find_renames(
     }
 
 
+def _list_names(units: Iterable[Unit]) -> set[bytes]:
+    """The names that units use, attributes of something not counted."""
+    return {
+        token
+        for unit in units
+        for before, token in zip((b"", *unit.tokens), unit.tokens, strict=False)
+        if before != b"."
+    }
+
+
 def rename_words(text: bytes, renames: Mapping[bytes, bytes]) -> bytes:
-    """`text` with whole words replaced."""
+    """`text` with names replaced; attributes and the names of keyword arguments stay."""
     if not renames:
         return text
-    return _WORD.sub(lambda match: renames.get(match[0], match[0]), text)
+
+    def choose(match: re.Match[bytes]) -> bytes:
+        before, after = text[: match.start()].rstrip(), text[match.end() :].lstrip()
+        is_keyword = before.endswith((b"(", b",")) and re.match(rb"=(?!=)", after)
+        if before.endswith(b".") or is_keyword:
+            return match[0]
+        return renames.get(match[0], match[0])
+
+    return _WORD.sub(choose, text)

@@ -36,17 +36,17 @@ def start_port(
     """Begin a port.
 
     Raises:
-        UsageError: E204 no release to carry to, E207 another port is unfinished.
+        UsageError: E220 no release to carry to, E223 another port is unfinished.
         OverlayError: as `run_port`.
     """
     if not request.last:
         hint = "name the release to carry to: --to core_v0.19.0"
-        raise UsageError(Problem(code="E204", message="port needs --to TAG", hint=hint))
+        raise UsageError(Problem(code="E220", message="port needs --to TAG", hint=hint))
     store = Store(work)
     if store.exists and not dry_run:
         message = f"another port is unfinished in {store.folder}"
         hint = "`mindspeed-overlay port --continue`, or `--abort` to give it up"
-        raise UsageError(Problem(code="E207", message=message, hint=hint))
+        raise UsageError(Problem(code="E223", message=message, hint=hint))
     clean_set(workspace.overlays_folder)
     job = open_job(workspace, request)
     state = State(request=request, today=_today(), inputs=digest_inputs(job))
@@ -59,7 +59,7 @@ def continue_port(workspace: "Workspace", work: Path, *, skip: tuple[str, ...] =
     """Go on with an unfinished port: take what a person decided, and carry again.
 
     Raises:
-        UsageError: E206, there is none.
+        UsageError: E222, there is none.
         DefinitionError: E534, the overlays' patches were changed since it began.
     """
     store = Store(work)
@@ -81,7 +81,7 @@ def abort_port(work: Path) -> None:
     """Give an unfinished port up.
 
     Raises:
-        UsageError: E206, there is none.
+        UsageError: E222, there is none.
     """
     store = Store(work)
     if not store.folder.is_dir():

@@ -28,7 +28,7 @@ def open_job(workspace: "Workspace", request: Request) -> Job:
 
     Raises:
         SourceError: E301, a tag is not pinned and the source has no other commits.
-        UsageError: E205, --to is older than --from.
+        UsageError: E221, --to is older than --from.
     """
     names = [name for name in (request.first, request.last) if name]
     repository = find_repository(request.spec)
@@ -40,12 +40,12 @@ def open_job(workspace: "Workspace", request: Request) -> Job:
         releases = choose_steps(workspace.pins, oldest, last)
         if len(releases) < 2 and not first:
             message = f"there is no release before {last} to carry from"
-            raise UsageError(Problem(code="E205", message=message))
+            raise UsageError(Problem(code="E221", message=message))
         trees = [open_pinned(r, spec=request.spec, offline=request.offline) for r in releases]
         return _make_job(request, workspace, workspace.pins, trees, first)
     if not request.first:
         message = f"{request.last} is not pinned: say what to carry from with --from"
-        raise UsageError(Problem(code="E204", message=message))
+        raise UsageError(Problem(code="E220", message=message))
     steps = list_tags_between(repository, request.first, request.last)
     trees = [open_commit(repository, n) for n in (request.first, *steps, request.last)]
     pins = extend_pins(workspace.pins, [tree.release for tree in trees])

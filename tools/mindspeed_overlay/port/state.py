@@ -87,8 +87,8 @@ class Store:
         """The unfinished port.
 
         Raises:
-            UsageError: E206, there is none.
-            DefinitionError: E410, it was written by another version, or is damaged.
+            UsageError: E222, there is none.
+            DefinitionError: E535, it was written by another version, or is damaged.
         """
         place = self.folder / "port.json"
         try:
@@ -99,7 +99,7 @@ class Store:
         except FileNotFoundError as error:
             message = f"there is no unfinished port in {self.folder}"
             hint = "begin one: `mindspeed-overlay port --to TAG`"
-            raise UsageError(Problem(code="E206", message=message, hint=hint)) from error
+            raise UsageError(Problem(code="E222", message=message, hint=hint)) from error
         except (ValueError, KeyError, TypeError) as error:
             message = f"{place} can't be read: {error}"
             hint = "`mindspeed-overlay port --abort` removes it; the overlays are untouched"

@@ -59,6 +59,11 @@ class Statements:
         ]
         return find_renames(pairs, self.old, self.new)
 
+    def explain_renames(self) -> list[str]:
+        """For a report."""
+        pairs = self.renames.items()
+        return [f"upstream renamed {old.decode()} to {new.decode()}" for old, new in pairs]
+
     def find(self, index: int) -> Unit | None:
         """The counterpart of old statement `index`."""
         j = self.to_new[index]
@@ -126,6 +131,11 @@ class _Carrier:
             elif mine[m].key != unit.key:
                 swaps += self._change(low + k, mine[m])
         dropped = {low + k for k, m in enumerate(to_mine) if m is None}
+        if len(to_mine) - to_mine.count(None) < len(mine):
+            for k in sorted(dropped):
+                if self.st.find(k) is None:
+                    what = f"`{_show(self.st.old[k])}`, which it replaces"
+                    raise StatementConflictError(f"upstream removed {what}")
         for start, end in _runs([m for m in range(len(mine)) if m not in to_mine]):
             before = [k for k, m in enumerate(to_mine) if m is not None and m < start]
             at = low + (before[-1] + 1 if before else 0)
@@ -244,7 +254,12 @@ class _Carrier:
         while following in dropped:
             following += 1
         has_next = following < len(st.old) and st.old[following].indent == base
-        slot = self._find_slot(previous, following if has_next else None, base)
+        try:
+            slot = self._find_slot(previous, following if has_next else None, base)
+        except StatementConflictError:
+            if not all(unit.is_import and not unit.scope for unit in units):
+                raise
+            slot = self._find_import_slot(at)
         between = st.new[slot.low : slot.high]
         if [u.key for u in between] == [u.key for u in units]:
             return []
@@ -312,6 +327,19 @@ class _Carrier:
             return False
         return unit.is_definition or now.key in (unit.key, rename_words(unit.key, self.st.renames))
 
+    def _find_import_slot(self, at: int) -> "_Slot":
+        """Imports may go after any other one; the nearest above that upstream still has.
+
+        Raises:
+            StatementConflictError: upstream has none of those.
+        """
+        for k in range(at - 1, -1, -1):
+            now = self.st.find(k)
+            if now is not None and now.is_import and not now.scope and not self.st.old[k].scope:
+                place = self.st.new.index(now) + 1
+                return _Slot(place, place, now.indent, now, None, None)
+        raise StatementConflictError("the imports around it are gone")
+
     def _bound_below(self, index: int | None, base: bytes) -> int | None:
         """The last statement of the block up to `index` that upstream has, or its header."""
         for k in range(index if index is not None else -1, -1, -1):
@@ -376,8 +404,7 @@ class _Carrier:
             text = b"".join(_shift(line, unit.indent, indent) for line in lines)
         renamed = rename_words(text, self.st.renames)
         if renamed != text:
-            old, new = next(iter(self.st.renames.items()))
-            self.notes.append(f"upstream renamed {old.decode()} to {new.decode()}")
+            self.notes += self.st.explain_renames()
         return renamed
 
 

@@ -118,11 +118,11 @@ def choose_steps(pins: Pins, first: str, last: str) -> tuple[Release, ...]:
     """The pinned releases from `first` to `last`.
 
     Raises:
-        UsageError: E205, `last` is older.
+        UsageError: E221, `last` is older.
     """
     if pins.index(last) < pins.index(first):
         message = f"--to {last} is older than --from {first}; overlays are carried forward"
-        raise UsageError(Problem(code="E205", message=message))
+        raise UsageError(Problem(code="E221", message=message))
     return pins.between(first, last)
 
 
