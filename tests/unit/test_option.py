@@ -82,6 +82,7 @@ def messages(root: Path, **tomls: str) -> list[str]:
         ({"owner": '"upstream"'}, "owner must be"),
         ({"owner": '"upstream since core_v9"'}, "owner must be"),
         ({"extends": "true"}, "extends needs the choices"),
+        ({"flag_owner": '"them"'}, "flag_owner must be `ours` or `upstream`"),
         ({"maps": '{ field = "y" }'}, "maps needs an owner"),
         ({"owner": '"upstream since core_v2"', "maps": '{ to = "y" }'}, "maps must be"),
         ({"config": ""}, "config is missing"),
@@ -212,7 +213,9 @@ UPSTREAM = {
             "maps to gone, which TransformerConfig lacks",
         ),
         ("--use-x", {"owner": '"upstream since core_v1"', "maps": '{ field = "overlap" }'}, ""),
-        ("--old-flag", {}, "megatron/training/arguments.py has the flag upstream"),
+        ("--old-flag", {}, "megatron/training/arguments.py lists the flag; say"),
+        ("--old-flag", {"flag_owner": '"upstream"'}, ""),
+        ("--use-x", {"flag_owner": '"upstream"'}, "does not list the flag"),
     ],
 )
 def test_owner_is_held_against_the_release(
@@ -221,7 +224,7 @@ def test_owner_is_held_against_the_release(
     overlay = write_set(tmp_path, a=option_toml(flag, **keys)).get("fusions/a")
     problems = check_options(overlay, "core_v1", TAGS, UPSTREAM)
     assert len(problems) == bool(message)
-    assert all(message in problem.message and problem.code == "E435" for problem in problems)
+    assert all(message in problem.message and problem.code == "E436" for problem in problems)
 
 
 def test_page_says_every_rule_of_an_option(tmp_path: Path) -> None:

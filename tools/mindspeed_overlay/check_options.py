@@ -31,7 +31,7 @@ def check_options(
         files: the release's pristine files.
     """
     return [
-        Problem(code="E435", overlay=overlay.id, message=f"{tag}: {option.flag}: {message}")
+        Problem(code="E436", overlay=overlay.id, message=f"{tag}: {option.flag}: {message}")
         for option in overlay.options
         for message in _find_faults(option, option.is_upstream(tag, order), files)
     ]
@@ -46,9 +46,14 @@ def _find_faults(option: Option, native: bool, files: Mapping[str, bytes]) -> It
         yield f"{option.config} has no {option.field} upstream"
     if native and option.maps and option.maps["field"] not in upstream:
         yield f"maps to {option.maps['field']}, which {option.config} lacks"
+    if not is_ours or _ARGUMENTS not in files:
+        return
     flag = re.compile(rb"""['"]%s['"]""" % option.flag.encode())
-    if is_ours and flag.search(files.get(_ARGUMENTS, b"")):
-        yield f"{_ARGUMENTS} has the flag upstream"
+    listed = flag.search(files[_ARGUMENTS]) is not None
+    if listed and option.flag_owner == "ours":
+        yield f'{_ARGUMENTS} lists the flag; say `flag_owner = "upstream"`'
+    if not listed and option.flag_owner == "upstream":
+        yield f"{_ARGUMENTS} does not list the flag"
 
 
 def _fields(config: str, files: Mapping[str, bytes]) -> set[str]:

@@ -14,6 +14,9 @@ from mindspeed_overlay.overlay import OPTIONS_OVERLAY, Overlay
 
 TABLE_PATH = "mindspeed/option_table.py"
 
+GENERATED = {TABLE_PATH: OPTIONS_OVERLAY, HOOK_TABLE_PATH: HOOKS_OVERLAY}
+"""Each generated file and the overlay that it belongs to."""
+
 _HEAD = '''\
 """The options of this build; written by mindspeed-overlay from the overlay.toml files."""
 
@@ -96,6 +99,7 @@ def _row(overlay: str, option: Option, *, native: bool) -> Mapping[str, Any]:
         "native": native,
         "maps": dict(option.maps) if native else {},
         "extends": option.extends,
+        "listed": option.flag_owner == "upstream",
         "help": option.help,
     }
 

@@ -59,6 +59,8 @@ class Option:
     """`module:function` rules for what conditions cannot say; imported only while it is on."""
     owner: str = "ours"
     """`ours`, or `upstream since TAG`: from that release on Megatron has field and flag itself."""
+    flag_owner: str = "ours"
+    """`upstream`: the field is ours, and Megatron's parser lists a flag for it by hand."""
     maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Where Megatron has it under another name: that `field`, and the `value` that means the same
     (the option's own if not given). The option keeps its field and flag, and sets Megatron's."""
@@ -116,6 +118,8 @@ def _find_faults(option: Option, tags: tuple[str, ...]) -> Iterable[str]:
     match = _UPSTREAM.fullmatch(option.owner)
     if option.owner != "ours" and (match is None or match[1] not in tags):
         yield f"{flag}: owner must be `ours` or `upstream since TAG` with a pinned release"
+    if option.flag_owner not in ("ours", "upstream"):
+        yield f"{flag}: flag_owner must be `ours` or `upstream`"
     if option.extends and not option.choices:
         yield f"{flag}: extends needs the choices that are new"
     if option.maps and ("field" not in option.maps or set(option.maps) - {"field", "value"}):

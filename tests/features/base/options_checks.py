@@ -371,10 +371,11 @@ def parse_with_megatron(flags: list[str]) -> dict[str, Any]:
     torch = sys.modules["torch"]
     args.params_dtype = torch.float32  # what validate_args would derive
     config = arguments.core_transformer_config_from_args(args)
+    names = ("sample_count", "sample_sizes", "use_flash_attn")
     return {
         "parsed": _options_of(args),
         "twice": sorted({flag for flag in ours if ours.count(flag) > 1}),
-        "config": {key: getattr(config, key) for key in ("sample_count", "sample_sizes")},
+        "config": {key: getattr(config, key) for key in names},
         "dispatcher": args.moe_token_dispatcher_type,
     }
 
@@ -383,7 +384,8 @@ def _options_of(args: Any) -> dict[str, Any]:
     return {
         key: value
         for key, value in vars(args).items()
-        if key == "optimization_level" or (key.startswith("sample_") and key != "sample_rate")
+        if key in ("optimization_level", "use_flash_attn")
+        or (key.startswith("sample_") and key != "sample_rate")
     }
 
 

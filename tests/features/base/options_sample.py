@@ -89,6 +89,15 @@ extends = true
 help = "One choice more"
 
 [[option]]
+flag = "--use-flash-attn"
+field = "use_flash_attn"
+config = "TransformerConfig"
+type = "bool"
+default = false
+flag_owner = "upstream"
+help = "Megatron lists the flag by hand and has no field"
+
+[[option]]
 flag = "--sample-dealloc"
 field = "sample_dealloc"
 config = "TransformerConfig"

@@ -15,6 +15,7 @@ GIT_RELEASES = ("core_v0.12.1", "core_v0.15.3") if GIT_VARIABLE in os.environ el
 MEGATRON_FLAGS = ["--sample-kind", "round", "--moe-token-dispatcher-type", "sample"]
 FLAGS = [
     *("--sample-count", "3", "--sample-sizes", "4", "5", "--no-sample-check"),
+    "--use-flash-attn",
     *("--sample-adam", "0.5", "--sample-bucket", "8", "--optimization-level", "2"),
 ]
 PARSED = {
@@ -25,6 +26,7 @@ PARSED = {
     "sample_adam": 0.5,
     "sample_bucket": 8,
     "sample_dealloc": False,
+    "use_flash_attn": True,
     "optimization_level": 2,
 }
 
@@ -35,6 +37,7 @@ TRANSFORMER = MODEL_PARALLEL | {
     "sample_check": True,
     "sample_parts": False,
     "sample_dealloc": False,
+    "use_flash_attn": False,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "ModelParallelConfig": MODEL_PARALLEL,
@@ -254,7 +257,11 @@ def test_megatron_makes_each_flag_once_and_its_config_has_the_value(
 ) -> None:
     assert megatron_flags["twice"] == []
     assert megatron_flags["parsed"] == PARSED | {"sample_kind": "round"}
-    assert megatron_flags["config"] == {"sample_count": 3, "sample_sizes": [4, 5]}
+    assert megatron_flags["config"] == {
+        "sample_count": 3,
+        "sample_sizes": [4, 5],
+        "use_flash_attn": True,
+    }
     assert megatron_flags["dispatcher"] == "sample"
 
 

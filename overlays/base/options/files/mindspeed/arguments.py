@@ -11,7 +11,7 @@ from typing import NoReturn
 from mindspeed.core.options.fields import make_argument
 from mindspeed.core.options.table import ABSENT_FIELDS, ALL_OPTIONS, Option
 
-__all__ = ["add_mindspeed_args", "process_args"]
+__all__ = ["add_mindspeed_args", "list_fields_with_flags", "process_args"]
 
 
 def add_mindspeed_args(parser: ArgumentParser) -> ArgumentParser:
@@ -33,6 +33,11 @@ def add_mindspeed_args(parser: ArgumentParser) -> ArgumentParser:
     if ABSENT_FIELDS and "error" not in vars(parser):
         parser.error = _explain_absent(parser.error)  # type: ignore[method-assign]
     return parser
+
+
+def list_fields_with_flags() -> list[str]:
+    """The fields that Megatron's parser has flags for already: it must make none from them."""
+    return [option.field for option in ALL_OPTIONS if option.is_ours and option.listed]
 
 
 def _find_action(parser: ArgumentParser, option: Option) -> Action | None:

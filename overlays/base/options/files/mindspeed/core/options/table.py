@@ -24,6 +24,8 @@ class Option(NamedTuple):
     native: bool
     maps: Mapping[str, Any]
     extends: bool
+    listed: bool
+    """Whether Megatron's parser lists the flag by hand."""
     help: str
 
     @property
