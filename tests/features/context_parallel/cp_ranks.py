@@ -175,10 +175,18 @@ def _ring(
         PointToPoint(lanes) if size > 1 else None,
         shard,
         [shard] * size,
-        fused_merge=case.fused_merge,
+        **_merging(case),
         keep=case.keep,
     )
     return circulate(q, k, v, plan)
+
+
+def _merging(case: Case) -> dict[str, Any]:
+    if not case.fused_merge:
+        return {}
+    from mindspeed.core.context_parallel.fused_merge import merge_fused_
+
+    return {"merge": merge_fused_, "stats_width": 8}
 
 
 def _run_ulysses(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Any:

@@ -22,6 +22,7 @@ from mindspeed.core.context_parallel.online_softmax import SBND, TND, Attended, 
 from torch import Tensor
 
 _MASK_SIZE = 2048  # the operator's compressed causal mask
+_DEFINE_BLANK_ROWS = 2  # value of inner_precise
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,12 @@ class NpuKernel:
         if mask.causal:
             return options | {"atten_mask": _causal_mask(q.device), "sparse_mode": 3}
         if mask.given is not None:
-            return options | {"atten_mask": mask.given, "sparse_mode": 1}
+            # Of a general mask, rows of a block may be blank: the operator then gives them 0.
+            return options | {
+                "atten_mask": mask.given.contiguous(),
+                "sparse_mode": 1,
+                "inner_precise": _DEFINE_BLANK_ROWS,
+            }
         return options
 
 
@@ -152,3 +158,20 @@ def _causal_mask(device: torch.device) -> Tensor:
     """The compressed mask of the operator: 4 MiB, once a device."""
     size = (_MASK_SIZE, _MASK_SIZE)
     return torch.ones(size, dtype=torch.bool, device=device).triu_(1)
+
+
+def require_operator() -> None:
+    """Make sure that the operator can run here.
+
+    Raises:
+        RuntimeError: there is no NPU, or torch_npu lacks the operator.
+    """
+    what = "context parallelism with the local attention of Megatron (context_parallel_size > 1)"
+    try:
+        import torch_npu
+    except ImportError as error:
+        raise RuntimeError(f"{what} needs torch_npu, which fails to import: {error}") from error
+    if not torch_npu.npu.is_available():
+        raise RuntimeError(f"{what} needs an NPU, and torch_npu finds none on this machine")
+    if not hasattr(torch_npu, "npu_fusion_attention_grad"):
+        raise RuntimeError(f"{what} needs torch_npu.npu_fusion_attention_grad: it is too old")

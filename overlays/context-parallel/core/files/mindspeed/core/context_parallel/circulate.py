@@ -19,7 +19,6 @@ from mindspeed.core.context_parallel.online_softmax import (
     Attended,
     Layout,
     merge_,
-    merge_fused_,
 )
 from mindspeed.core.context_parallel.schedule import Schedule
 from mindspeed.core.context_parallel.shard import Part, Shard
@@ -49,7 +48,8 @@ class Circulation:
         wires: the group's messages. None where nothing moves.
         queries: this rank's rows.
         keys: each block's rows.
-        fused_merge: merge by one operator.
+        merge: merges two parts.
+        stats_width: columns of the statistics that `merge` needs: 1 or STATS_WIDTH.
         keep: what stays of visiting blocks for the backward pass: "" nothing (they travel again),
             "half" the keys (the values travel again), "full" both (only gradients travel).
     """
@@ -61,7 +61,8 @@ class Circulation:
     wires: PointToPoint | None
     queries: Shard
     keys: Sequence[Shard]
-    fused_merge: bool = False
+    merge: Callable[[Attended, Attended, Layout], None] = merge_
+    stats_width: int = 1
     keep: str = ""
 
     @property
@@ -216,7 +217,6 @@ def _attend(
 ) -> tuple[Attended, dict[tuple[int, int], Draw]]:
     """The forward pass; also what repeats each call's dropout, by block and number of the tile."""
     layout, draws = plan.kernel.layout, {}
-    merge = merge_fused_ if plan.fused_merge else merge_
     so_far: Attended | None = None
     for number, step in enumerate(plan.schedule.steps):
         blocks.launch(number)
@@ -231,10 +231,10 @@ def _attend(
                     tile.mask,
                 )
                 if so_far is None:
-                    so_far = _begin(new, tile, width=STATS_WIDTH if plan.fused_merge else 1)
+                    so_far = _begin(new, tile, width=plan.stats_width)
                     continue
                 part = _part_of(so_far, plan.queries, tile.queries, layout)
-                merge(part, new, layout)
+                plan.merge(part, new, layout)
                 plan.queries.put_(so_far.out, tile.queries, layout.axis, part.out)
                 plan.queries.put_(so_far.top, tile.queries, layout.stats_axis, part.top)
                 plan.queries.put_(so_far.total, tile.queries, layout.stats_axis, part.total)

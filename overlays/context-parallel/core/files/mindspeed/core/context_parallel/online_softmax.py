@@ -92,38 +92,3 @@ def merge_(into: Attended, new: Attended, layout: Layout) -> None:
     into.out.addcmul_(new.out.float(), layout.spread(new_share[..., :1]))
     into.top.copy_(top)
     into.total.copy_(total)
-
-
-def merge_fused_(into: Attended, new: Attended, layout: Layout) -> None:
-    """`merge_` by one operator, `torch_npu.npu_ring_attention_update`.
-
-    Args:
-        into: the attention so far; float32 output, statistics of STATS_WIDTH columns.
-        new: of the same rows over other keys.
-        layout: SBND or TND; TND needs a width that is a multiple of 64.
-    """
-    import torch_npu
-
-    out = new.out.float()
-    options: dict[str, object] = {"input_layout": "SBH"}
-    shape = into.out.shape
-    if layout is TND:
-        # The statistics lie as their shape says, so one sequence of all rows is enough.
-        ends = torch.tensor([0, shape[0]], dtype=torch.int64, device=out.device)
-        options = {"input_layout": "TND", "input_softmax_layout": "TND", "actual_seq_qlen": ends}
-        old = into.out
-    else:
-        old, out = (x.reshape(shape[0], shape[1], -1) for x in (into.out, out))
-    # A part of the rows is no contiguous view of the statistics, which have heads before rows.
-    merged, top, total = torch_npu.npu_ring_attention_update(
-        old.contiguous(),
-        into.top.contiguous(),
-        into.total.contiguous(),
-        out.contiguous(),
-        new.top,
-        new.total,
-        **options,
-    )
-    into.out.copy_(merged.view(shape))
-    into.top.copy_(top)
-    into.total.copy_(total)

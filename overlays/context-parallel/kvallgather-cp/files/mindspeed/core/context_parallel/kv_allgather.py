@@ -9,6 +9,7 @@ gradients are summed and shared out by one reduce-scatter.
 Dims: s rows of the whole sequence, l rows of this rank, b batch, n heads, g key heads, p ranks.
 """
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from mindspeed.core.context_parallel.block_kernel import BlockKernel, Draw, Mask
+from mindspeed.core.context_parallel.choice import Choice
 from mindspeed.core.context_parallel.exchange import (
     ProcessGroup,
     gather_parts,
@@ -23,8 +25,10 @@ from mindspeed.core.context_parallel.exchange import (
     reduce_parts,
     unpack,
 )
+from mindspeed.core.context_parallel.groups import Groups
 from mindspeed.core.context_parallel.online_softmax import STATS_WIDTH, Attended
 from mindspeed.core.context_parallel.placement import Placement, order_rows, rank_rows
+from mindspeed.core.context_parallel.problem import Problem, in_layout
 from mindspeed.core.context_parallel.shard import Part, Shard
 from torch import Tensor
 
@@ -65,8 +69,9 @@ class Gathering:
     keep: str = ""
 
 
+@functools.lru_cache(maxsize=16)
 def call_causal(
-    rank: int, starts: Sequence[int], num_ranks: int, *, packed: bool, device: torch.device
+    rank: int, starts: tuple[int, ...], num_ranks: int, *, packed: bool, device: torch.device
 ) -> list[Call]:
     """The two calls of a rank under zigzag, causal (in each packed sequence).
 
@@ -211,3 +216,22 @@ def _join(found: Sequence[Tensor], parts: Sequence[Part], queries: Shard, axis: 
     if list(parts) == [Part.ALL]:
         return found[0]
     return queries.join(found[0], found[1], axis)
+
+
+def attend_kv(
+    q: Tensor, k: Tensor, v: Tensor, problem: Problem, *, choice: Choice, groups: Groups
+) -> Tensor:
+    """Attention over gathered keys and values; see `attention.Attention`."""
+    group = groups.whole
+    rows = problem.cut(choice.size, q.device)
+    if problem.kind == "causal":
+        calls = call_causal(
+            group.rank(), problem.starts, choice.size, packed=problem.packed, device=q.device
+        )
+    else:
+        mask = Mask(given=problem.mask, query_ends=rows.ends_of(Part.ALL), key_ends=problem.ends)
+        calls = [Call(Part.ALL, problem.length, mask)]
+    plan = Gathering(
+        problem.place(choice.size), group, calls, problem.kernel, rows, keep=choice.keep
+    )
+    return in_layout(q, k, v, problem, lambda q, k, v: attend_gathered(q, k, v, plan))

@@ -12,7 +12,12 @@
 
 import functools
 
+from mindspeed.core.context_parallel.choice import Choice
+from mindspeed.core.context_parallel.groups import Groups
+from mindspeed.core.context_parallel.parts import load_part
+from mindspeed.core.context_parallel.problem import Problem, run_schedule
 from mindspeed.core.context_parallel.schedule import Move, Schedule, Step
+from torch import Tensor
 
 
 @functools.cache
@@ -25,3 +30,33 @@ def schedule_ring(num_ranks: int) -> Schedule:
         moves = [Move(holds[rank], rank, (rank + 1) % p, lane=rank % 2) for rank in range(p)]
         steps.append(Step(tuple((block,) for block in holds), tuple(moves) if t < p - 1 else ()))
     return Schedule(tuple(range(p)), tuple(steps))
+
+
+def choose_schedule(num_ranks: int, window: int) -> Schedule:
+    """A plain ring, or a double one.
+
+    Raises:
+        ValueError: the window does not divide the ring, or double rings are not in this build.
+    """
+    if window == 1:
+        return schedule_ring(num_ranks)
+    make = load_part("double_ring", "schedule_double_ring", overlay="double-ring-cp")
+    schedule: Schedule = make(num_ranks, window)
+    return schedule
+
+
+def attend_ring(
+    q: Tensor, k: Tensor, v: Tensor, problem: Problem, *, choice: Choice, groups: Groups
+) -> Tensor:
+    """Ring attention over all ranks; see `attention.Attention`."""
+    return run_schedule(
+        q,
+        k,
+        v,
+        problem,
+        schedule=choose_schedule(choice.size, choice.window),
+        rank=groups.whole.rank(),
+        lanes=groups.rings,
+        fused_merge=choice.fused_merge,
+        keep=choice.keep,
+    )

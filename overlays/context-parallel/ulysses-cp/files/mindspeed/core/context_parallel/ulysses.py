@@ -16,9 +16,14 @@ Dims: s rows of the group, l rows of this rank, b batch, n heads, g key heads, p
 import math
 from collections.abc import Callable
 
+from mindspeed.core.context_parallel.choice import Choice
 from mindspeed.core.context_parallel.exchange import ProcessGroup
+from mindspeed.core.context_parallel.groups import Groups
 from mindspeed.core.context_parallel.heads import gather_heads, scatter_heads
+from mindspeed.core.context_parallel.local import attend_locally
+from mindspeed.core.context_parallel.masks import gather_rows
 from mindspeed.core.context_parallel.placement import Placement
+from mindspeed.core.context_parallel.problem import Problem, in_layout
 from torch import Tensor
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -78,3 +83,25 @@ def count_repeats(num_heads: int, num_key_heads: int, num_ranks: int) -> int:
             f"{num_heads} query heads"
         )
     return wanted // num_key_heads
+
+
+def attend_ulysses(
+    q: Tensor, k: Tensor, v: Tensor, problem: Problem, *, choice: Choice, groups: Groups
+) -> Tensor:
+    """Ulysses over all ranks; see `attention.Attention`."""
+    placement = problem.place(choice.size)
+    if problem.mask is not None:
+        problem = problem.with_mask(gather_rows(problem.mask, placement, groups.whole))
+    mask = problem.whole_mask()
+
+    def attend_all(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend_locally(q, k, v, kernel=problem.kernel, mask=mask)
+
+    return attend_by_heads(
+        q,
+        k,
+        v,
+        placement=placement,
+        group=groups.whole,
+        attend=lambda q, k, v: in_layout(q, k, v, problem, attend_all),
+    )

@@ -1,0 +1,138 @@
+"""A small GPT whose sequence is spread over ranks: losses and parameters of some steps."""
+
+import inspect
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Named = dict[str, torch.Tensor]
+LENGTH, BATCH, VOCABULARY = 32, 2, 64
+
+
+def make_config(dtype: torch.dtype, **changes: Any) -> Any:
+    """A small transformer config, with the parallel sizes of this process."""
+    from megatron.core import parallel_state
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    settings: dict[str, Any] = {
+        "tensor_model_parallel_size": parallel_state.get_tensor_model_parallel_world_size(),
+        "context_parallel_size": parallel_state.get_context_parallel_world_size(),
+        "num_layers": 2,
+        "hidden_size": 32,
+        "ffn_hidden_size": 40,
+        "num_attention_heads": 8,
+        "num_query_groups": 4,
+        "add_bias_linear": False,
+        "bf16": dtype is torch.bfloat16,
+        "params_dtype": dtype,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+    return TransformerConfig(**(settings | changes))
+
+
+class Norm(torch.nn.LayerNorm):
+    """A norm of rows that are spread over tensor-parallel ranks."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float) -> None:
+        super().__init__(hidden_size, eps=eps)
+        for parameter in self.parameters():
+            parameter.sequence_parallel = True  # type: ignore[attr-defined]
+
+
+def make_model(config: Any) -> Any:
+    """GPT with rotary embeddings and upstream's local layers."""
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+
+    layer = get_gpt_layer_local_spec()
+    if config.sequence_parallel:  # which upstream's fallback norm refuses
+        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
+        layers = [layer] * config.num_layers
+        layer = TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
+    model = GPTModel(
+        config,
+        layer,
+        vocab_size=VOCABULARY,
+        max_sequence_length=LENGTH,
+        position_embedding_type="rope",
+    ).cuda()
+    return model.bfloat16() if config.bf16 else model
+
+
+def make_batch(seed: int, *, mask: str) -> dict[str, Any]:
+    """Token ids, positions, labels and mask of the whole sequence."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH), generator=generator)
+    hidden = None
+    if mask != "none":
+        hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1).expand(BATCH, 1, -1, -1)
+    if mask == "reset":
+        document = (torch.arange(LENGTH) >= 11).int()
+        hidden = hidden | (document[:, None] != document[None, :]) if hidden is not None else None
+    batch = {
+        "tokens": tokens,
+        "position_ids": torch.arange(LENGTH).expand(BATCH, LENGTH).contiguous(),
+        "labels": tokens.roll(-1, 1),
+        "attention_mask": None if hidden is None else hidden.contiguous(),
+    }
+    return {name: None if x is None else x.cuda() for name, x in batch.items()}
+
+
+def slice_batch(batch: dict[str, Any]) -> dict[str, Any]:
+    """This rank's part, cut by upstream."""
+    from megatron.core.utils import get_batch_on_this_cp_rank
+
+    options = inspect.signature(get_batch_on_this_cp_rank).parameters
+    extra = {"is_hybrid_cp": False} if "is_hybrid_cp" in options else {}
+    sliced: dict[str, Any] = get_batch_on_this_cp_rank(batch, **extra)
+    return sliced
+
+
+def train(
+    dtype: torch.dtype = torch.float32, *, steps: int = 2, mask: str = "causal", **changes: Any
+) -> Named:
+    """Train some steps of plain SGD.
+
+    Returns:
+        The losses, summed over ranks, and the parameters in the end.
+    """
+    config = make_config(dtype, **changes)
+    model = make_model(config)
+    losses = []
+    for step in range(steps):
+        batch = slice_batch(make_batch(step, mask=mask))
+        out = model(
+            batch["tokens"], batch["position_ids"], batch["attention_mask"], labels=batch["labels"]
+        )
+        loss = out.float().sum() / (BATCH * LENGTH)
+        model.zero_grad()
+        loss.backward()
+        _sum_gradients(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter -= 0.5 * parameter.grad
+        losses.append(_sum_over_context(loss.detach().clone()))
+    named = {"losses": torch.stack(losses)}
+    return named | {name: p.detach() for name, p in model.named_parameters()}
+
+
+def _sum_over_context(x: torch.Tensor) -> torch.Tensor:
+    from megatron.core import parallel_state
+
+    if parallel_state.get_context_parallel_world_size() > 1:
+        dist.all_reduce(x, group=parallel_state.get_context_parallel_group())
+    return x
+
+
+def _sum_gradients(model: Any) -> None:
+    """Over context-parallel ranks; those of norms also over sequence-parallel ones."""
+    from megatron.core import parallel_state
+
+    for parameter in model.parameters():
+        _sum_over_context(parameter.grad)
+        if getattr(parameter, "sequence_parallel", False):
+            dist.all_reduce(parameter.grad, group=parallel_state.get_tensor_model_parallel_group())

@@ -1,0 +1,104 @@
+"""A GPT with its sequence spread over ranks trains like one on a single rank."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from harness.compare import assert_near
+from harness.runner import Named, run_on_device
+from harness.trees import COMPARED_RELEASES, Trees
+from harness.worker import Scenario
+
+SCENARIOS = "features.context_parallel.gpt_scenarios"
+OVERLAYS = (
+    "context-parallel/hybrid-cp",
+    "context-parallel/kvallgather-cp",
+    "context-parallel/double-ring-cp",
+    "context-parallel/cp-send-recv-overlap",
+    "context-parallel/fused-ring-attention-update",
+    "context-parallel/megatron-cp-in-bnsd",
+)
+
+# Megatron's own settings, then ours.
+CHOICES: dict[str, dict[str, Any]] = {
+    "p2p": {"cp_comm_type": "p2p"},
+    "a2a": {"cp_comm_type": "a2a"},
+    "all_gather": {"cp_comm_type": "all_gather"},
+    "a2a+p2p": {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": [2, 2]},
+    "each layer": {"cp_comm_type": ["p2p", "a2a"]},
+    "ring, double": {"context_parallel_algo": "megatron_cp_algo", "cp_window_size": 2},
+    "ring, overlap": {"use_cp_send_recv_overlap": True},
+    "ring, fused, general": {
+        "use_fused_ring_attention_update": True,
+        "attention_mask_type": "general",
+    },
+    "ring, bnsd": {"megatron_cp_in_bnsd": True},
+    "ulysses": {"context_parallel_algo": "ulysses_cp_algo"},
+    "hybrid": {"context_parallel_algo": "hybrid_cp_algo", "ulysses_degree_in_cp": 2},
+    "kv-all-gather": {"context_parallel_algo": "kvallgather_cp_algo"},
+}
+
+
+def scenario(**options: Any) -> Scenario:
+    return Scenario(f"{SCENARIOS}:train", tuple(options.items()))
+
+
+def run(trees: Trees, tag: str, scenarios: list[Scenario], *, cp: int, **sizes: int) -> list[Named]:
+    """Each scenario on the patched tree; what rank 0 answered."""
+    world = cp * sizes.get("tensor_model_parallel_size", 1)
+    sizes = {"context_parallel_size": cp, **sizes}
+    return run_on_device(trees.patched(tag, OVERLAYS), scenarios, world_size=world, sizes=sizes)[0]
+
+
+@pytest.mark.parametrize("tag", COMPARED_RELEASES)
+def test_every_algorithm_trains_like_a_single_rank(trees: Trees, tag: str) -> None:
+    steps = 10 if tag == "core_v0.16.1" else 2
+    (want,) = run_on_device(trees.pristine(tag), [scenario(steps=steps)])[0]
+    names = list(CHOICES)
+    got = run(trees, tag, [scenario(steps=steps, **CHOICES[name]) for name in names], cp=4)
+    assert want["losses"][0] > want["losses"][-1] or steps < 10
+    for name, found in zip(names, got, strict=True):
+        assert_near(found, want, case=name)
+
+
+def test_masks_that_come_as_tensors_are_those_of_a_single_rank(trees: Trees) -> None:
+    tag = "core_v0.16.1"
+    chosen = ("p2p", "a2a", "all_gather", "a2a+p2p")
+    (documents,) = run_on_device(trees.pristine(tag), [scenario(mask="reset")])[0]
+    (causal,) = run_on_device(trees.pristine(tag), [scenario()])[0]
+    scenarios = [scenario(mask="reset", **CHOICES[name]) for name in chosen]
+    scenarios += [scenario(mask="none", **CHOICES[name]) for name in chosen]
+    scenarios += [scenario(mask="reset", attention_mask_type="causal", **CHOICES["p2p"])]
+    *got, ignored = run(trees, tag, scenarios, cp=4)
+    for index, name in enumerate(chosen):
+        assert_near(got[index], documents, case=f"{name}, documents")
+        assert_near(got[len(chosen) + index], causal, case=f"{name}, no mask")
+    assert_near(ignored, causal)
+
+
+def test_recomputed_and_narrow_models_are_those_of_a_single_rank(trees: Trees) -> None:
+    tag = "core_v0.16.1"
+    variants: list[dict[str, Any]] = [
+        {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+        {"recompute_granularity": "selective"},
+    ]
+    (want,) = run_on_device(trees.pristine(tag), [scenario()])[0]
+    (narrow,) = run_on_device(trees.pristine(tag), [scenario(dtype=torch.bfloat16)])[0]
+    scenarios = [scenario(**CHOICES["a2a+p2p"], **variant) for variant in variants]
+    scenarios.append(scenario(dtype=torch.bfloat16, **CHOICES["p2p"]))
+    *got, got_narrow = run(trees, tag, scenarios, cp=4)
+    for found in got:
+        assert_near(found, want)
+    for name, x in narrow.items():
+        error = (got_narrow[name].float() - x.float()).abs().max()
+        assert error <= 2.5e-2 * x.float().abs().max(), name
+
+
+def test_tensor_and_sequence_parallel_ranks_go_with_it(trees: Trees) -> None:
+    tag = "core_v0.16.1"
+    sizes = {"tensor_model_parallel_size": 2}
+    (want,) = run_on_device(trees.pristine(tag), [scenario()], world_size=2, sizes=sizes)[0]
+    scenarios = [scenario(sequence_parallel=True, **CHOICES[name]) for name in ("p2p", "a2a")]
+    for found in run(trees, tag, scenarios, cp=2, **sizes):
+        assert_near(found, want)
