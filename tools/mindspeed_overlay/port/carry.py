@@ -12,7 +12,7 @@ from mindspeed_overlay.port.merge import Elsewhere, Merged, Vanished, exchange, 
 from mindspeed_overlay.port.model import Move, Outcome, Piece, worst
 from mindspeed_overlay.port.place import Region
 from mindspeed_overlay.port.rename import rename_words
-from mindspeed_overlay.port.statements import Statements
+from mindspeed_overlay.port.slots import Statements
 from mindspeed_overlay.syntax import parse_module
 
 

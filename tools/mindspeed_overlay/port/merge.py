@@ -13,7 +13,8 @@ from mindspeed_overlay.port.document import Document
 from mindspeed_overlay.port.model import Misfit, Move, Outcome, Piece, Placed, Swap
 from mindspeed_overlay.port.place import Region, place_lines
 from mindspeed_overlay.port.rename import rename_words
-from mindspeed_overlay.port.statements import Statements, place_statements
+from mindspeed_overlay.port.slots import Statements
+from mindspeed_overlay.port.statements import place_statements
 from mindspeed_overlay.port.symbols import Counterpart, find_counterpart
 from mindspeed_overlay.syntax import MODULE
 
