@@ -83,3 +83,5 @@ FUSED_ROPE = Feature(
 )
 
 SWEPT = (FLASH_ATTENTION, FUSED_RMSNORM, FUSED_ROPE)
+OVERLAYS = tuple(feature.overlay for feature in SWEPT)
+"""All of them: tests share trees that have these, since making one costs more than most tests."""

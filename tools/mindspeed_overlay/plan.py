@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspeed_overlay.errors import DefinitionError, Problem
-from mindspeed_overlay.generate import generate_files
-from mindspeed_overlay.overlay import OPTIONS_OVERLAY, Overlay, OverlaySet
+from mindspeed_overlay.generate import GENERATED, generate_files
+from mindspeed_overlay.overlay import Overlay, OverlaySet
 from mindspeed_overlay.pins import Pins, Release
 from mindspeed_overlay.tree import sha256
 
@@ -127,7 +127,7 @@ def make_plan(
         for path, data in overlay.files_for(release.tag, order).items()
     )
     generated = generate_files(chosen, known=overlays.overlays, tag=release.tag, order=order)
-    files += tuple((OPTIONS_OVERLAY, path, data) for path, data in generated.items())
+    files += tuple((GENERATED[path], path, data) for path, data in generated.items())
     _refuse_shared_files(files)
     patches = [
         PlannedPatch(overlay.id, name, data)

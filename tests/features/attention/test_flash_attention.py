@@ -5,15 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from features.cases import FLASH_ATTENTION
+from features.cases import FLASH_ATTENTION, OVERLAYS
 from features.compared import Compared, Sweep
 from harness.compare import assert_near, assert_same
-from harness.runner import run_on_cpu, run_on_device
+from harness.runner import run_on_device
 from harness.trees import ALL_RELEASES, COMPARED_RELEASES, Trees
 from harness.worker import Scenario
 
 CHECKS = "features.attention.attention_device_checks"
-CPU_CHECKS = "features.attention.attention_cpu_checks"
 # These assert by themselves, and return nothing to compare.
 DEVICE_CHECKS = (
     "check_refusals",
@@ -57,7 +56,7 @@ def test_masks_selection_sharing_and_dropout_are_as_promised(trees: Trees, tag: 
         *(make_check("run_recomputed", recompute=recompute) for recompute in (False, True)),
         *(make_check(name, **options) for name, options in dense),
     ]
-    tree = trees.patched(tag, (FLASH_ATTENTION.overlay,))
+    tree = trees.patched(tag, OVERLAYS)
     found = run_on_device(tree, scenarios)[0]
     assert all("done" in named for named in found[: len(DEVICE_CHECKS)])
     kept, recomputed, *beside = found[len(DEVICE_CHECKS) :]
@@ -69,29 +68,10 @@ def test_masks_selection_sharing_and_dropout_are_as_promised(trees: Trees, tag: 
 def test_ranks_drop_other_scores_unless_they_share_the_sequence(trees: Trees) -> None:
     scenarios = [make_check("run_dropout_on_rank", sequence_parallel=s) for s in (False, True)]
     first, second = run_on_device(
-        trees.patched("core_v0.16.1", (FLASH_ATTENTION.overlay,)),
+        trees.patched("core_v0.16.1", OVERLAYS),
         scenarios,
         world_size=2,
         sizes={"tensor_model_parallel_size": 2},
     )
     assert not torch.equal(first[0]["kept"], second[0]["kept"])
     assert torch.equal(first[1]["kept"], second[1]["kept"])
-
-
-@pytest.mark.parametrize("tag", ALL_RELEASES)
-def test_impossible_configs_are_refused_and_a_machine_without_npu_too(
-    trees: Trees, tag: str
-) -> None:
-    calls: list[tuple[str, tuple[Any, ...]]] = [
-        (f"{CPU_CHECKS}:find_unrefused_configs", ()),
-        (f"{CPU_CHECKS}:build_attention_without_npu", ()),
-    ]
-    tree = trees.patched(tag, (FLASH_ATTENTION.overlay,))
-    has_parser = tree.joinpath("megatron", "training").is_dir()  # PyPI has it from 0.17 on
-    if has_parser:
-        calls.append((f"{CPU_CHECKS}:parse_flags", (["--use-flash-attn", "--sparse-mode", "2"],)))
-        calls.append((f"{CPU_CHECKS}:parse_flags", ([],)))
-    unrefused, built, *parsed = run_on_cpu([tree], *calls)
-    assert unrefused == []
-    assert built.startswith("RuntimeError: --use-flash-attn (use_flash_attn) or attention_backend")
-    assert parsed == ([(True, 2), (False, 0)] if has_parser else [])

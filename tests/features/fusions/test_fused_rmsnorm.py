@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from features.cases import FUSED_RMSNORM
+from features.cases import FUSED_RMSNORM, OVERLAYS
 from features.compared import DTYPES, Compared, Sweep
 from harness.compare import assert_near
 from harness.runner import run_on_device
@@ -30,7 +30,7 @@ def test_zero_centered_weights_follow_the_formula_and_every_norm_is_one_call(tre
         FUSED_RMSNORM.make_scenario("count_calls", {}, dtype=torch.float32, fused=fused)
         for fused in (False, True)
     ]
-    tree = trees.patched("core_v0.16.1", (FUSED_RMSNORM.overlay,))
+    tree = trees.patched("core_v0.16.1", OVERLAYS)
     *centered, off, on = run_on_device(tree, scenarios)[0]
     for dtype, found in zip(DTYPES, centered, strict=True):
         want = {name[5:]: value for name, value in found.items() if name.startswith("want ")}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from features.cases import FUSED_ROPE
+from features.cases import FUSED_ROPE, OVERLAYS
 from features.compared import Compared, Sweep
 from harness.compare import assert_near
 from harness.runner import run_on_device
@@ -36,7 +36,7 @@ def test_operator_takes_the_place_of_rope_fusion_and_is_called_twice_a_layer(
             for fused in (False, True)
         ),
     ]
-    tree = trees.patched(tag, (FUSED_ROPE.overlay,))
+    tree = trees.patched(tag, OVERLAYS)
     want, found, off, on = run_on_device(tree, scenarios)[0]
     assert_near(found, want)
     assert (int(off["calls"]), int(on["calls"])) == (0, 4)
