@@ -8,7 +8,8 @@ from mindspeed_overlay.errors import ApplyError
 from mindspeed_overlay.patch import MODULE_SYMBOL, Patch, make_patch
 from mindspeed_overlay.patch_model import split_lines
 from mindspeed_overlay.port.document import Document
-from mindspeed_overlay.port.merge import Elsewhere, Merged, Vanished, exchange, merge_file
+from mindspeed_overlay.port.marks import exchange
+from mindspeed_overlay.port.merge import Elsewhere, Merged, Vanished, merge_file
 from mindspeed_overlay.port.model import Move, Outcome, Piece, worst
 from mindspeed_overlay.port.place import Region
 from mindspeed_overlay.port.rename import rename_words

@@ -4,12 +4,13 @@ Each edit is carried on its own, first by lines and then by statements, within t
 was made in. What can't be carried is given as a conflict with its three texts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mindspeed_overlay.patch_diff import Edit, diff_lines
 from mindspeed_overlay.patch_model import Hunk, find_common_symbol
 from mindspeed_overlay.port.document import Document
+from mindspeed_overlay.port.marks import Failed, exchange, mark_conflicts
 from mindspeed_overlay.port.model import Misfit, Move, Outcome, Piece, Placed, Swap
 from mindspeed_overlay.port.place import Region, place_lines
 from mindspeed_overlay.port.rename import rename_words
@@ -105,15 +106,6 @@ def _number(hunks: Sequence[Hunk], edit: Edit) -> int:
     return 1
 
 
-@dataclass(frozen=True)
-class _Failed:
-    """An edit between markers: lines of the three texts."""
-
-    new: tuple[int, int]
-    base: tuple[int, int]
-    edited: tuple[int, int]
-
-
 class _Merge:
     def __init__(
         self,
@@ -128,7 +120,7 @@ class _Merge:
         self._pieces: list[Piece] = []
         self._swaps: list[Swap] = []
         self._moves: list[Move] = []
-        self._failed: list[_Failed] = []
+        self._failed: list[Failed] = []
 
     def carry(self, edit: Edit, hunk: int) -> None:
         symbol = self._symbol_of(edit)
@@ -241,7 +233,7 @@ class _Merge:
         self._failed.append(failed)
         self._pieces.append(replace(piece, note=why, base=base, ours=ours, theirs=theirs))
 
-    def _frame(self, edit: Edit, symbol: str) -> _Failed:
+    def _frame(self, edit: Edit, symbol: str) -> Failed:
         """The smallest part of the new file that lies between lines both files have."""
         counterpart = find_counterpart(self.old, self.new, symbol)
         spans = [
@@ -262,35 +254,16 @@ class _Merge:
         end = region.find_line(i2)
         low = (start if start is not None else spans[1][0] - 1) + 1
         high = end if end is not None else spans[1][1]
-        return _Failed((low, max(low, high)), (i1, i2), (max(j1, 0), j2))
+        return Failed((low, max(low, high)), (i1, i2), (max(j1, 0), j2))
 
     def finish(self, labels: tuple[str, str]) -> Merged:
         data = exchange(self.new.data, self._swaps)
-        marked = self._mark(labels) if self._failed else data
+        marked = (
+            mark_conflicts((self.old, self.edited, self.new), self._swaps, self._failed, labels)
+            if self._failed
+            else data
+        )
         return Merged(data, tuple(self._pieces), tuple(self._moves), marked)
-
-    def _mark(self, labels: tuple[str, str]) -> bytes:
-        end = b"\r\n" if b"\r\n" in self.new.data else b"\n"
-        swaps = list(self._swaps)
-        for group in _merge_frames(self._failed):
-            start, stop = (self.new.offsets[k] for k in group.new)
-            inside = [s for s in swaps if start <= s.start and s.end <= stop and stop > start]
-            swaps = [s for s in swaps if s not in inside]
-            ours = exchange(
-                self.new.data[start:stop],
-                [Swap(s.start - start, s.end - start, s.text) for s in inside],
-            )
-            parts = (
-                b"<<<<<<< " + labels[0].encode() + end,
-                _whole(ours, end),
-                b"||||||| base" + end,
-                _whole(b"".join(self.old.lines[slice(*group.base)]), end),
-                b"=======" + end,
-                _whole(b"".join(self.edited.lines[slice(*group.edited)]), end),
-                b">>>>>>> " + labels[1].encode() + end,
-            )
-            swaps.append(Swap(start, stop, b"".join(parts)))
-        return exchange(self.new.data, swaps)
 
 
 def _follow_renames(placed: Placed, statements: Statements) -> Placed:
@@ -321,39 +294,5 @@ def _neighbours(statements: Statements, edit: Edit) -> list[int]:
     return [k for k in (at - 1, at) if 0 < k < len(statements.old)]
 
 
-def _merge_frames(failed: list[_Failed]) -> Iterator[_Failed]:
-    """Conflicts whose places touch are shown as one."""
-    group: _Failed | None = None
-    for item in sorted(failed, key=lambda f: f.new):
-        if group is not None and item.new[0] <= group.new[1] and item.base[0] >= group.base[0]:
-            group = _Failed(
-                (group.new[0], max(group.new[1], item.new[1])),
-                (group.base[0], max(group.base[1], item.base[1])),
-                (group.edited[0], max(group.edited[1], item.edited[1])),
-            )
-            continue
-        if group is not None:
-            yield group
-        group = item
-    if group is not None:
-        yield group
-
-
-def _whole(text: bytes, end: bytes) -> bytes:
-    return text if not text or text.endswith(b"\n") else text + end
-
-
 def _width(line: bytes) -> int:
     return len(line) - len(line.lstrip())
-
-
-def exchange(data: bytes, swaps: Sequence[Swap]) -> bytes:
-    """`data` with every swap made; those at one place in their order."""
-    parts: list[bytes] = []
-    at = 0
-    for swap in sorted(swaps, key=lambda s: (s.start, s.end)):
-        if swap.start < at:
-            raise ValueError(f"two swaps overlap at byte {swap.start}")
-        parts += (data[at : swap.start], swap.text)
-        at = swap.end
-    return b"".join([*parts, data[at:]])

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from mindspeed_overlay.apply import land_patches
 from mindspeed_overlay.errors import ApplyError, Problem
 from mindspeed_overlay.overlay import Overlay
-from mindspeed_overlay.patch import Hunk, Patch, parse_patch
+from mindspeed_overlay.patch import Patch, parse_patch
 from mindspeed_overlay.port.carry import Carried, apply_moves, carry_patch, remake_patch
 from mindspeed_overlay.port.document import Document
 from mindspeed_overlay.port.follow import find_renamed
 from mindspeed_overlay.port.merge import merge_file
-from mindspeed_overlay.port.model import Move, Outcome, Piece
+from mindspeed_overlay.port.model import Move, Outcome
+from mindspeed_overlay.port.outcome import describe_thread, drop_hunk, with_note
 from mindspeed_overlay.port.symbols import Counterpart, find_elsewhere
 from mindspeed_overlay.port.threads import PatchResult, Stuck, Thread
 from mindspeed_overlay.port.traces import Traces
@@ -193,7 +194,7 @@ class Steps:
             )
         if note:
             carried = replace(
-                carried, pieces=tuple(_with_note(p, note, "moved") for p in carried.pieces)
+                carried, pieces=tuple(with_note(p, note, "moved") for p in carried.pieces)
             )
         if carried.outcome == "conflict":
             since = thread.stuck.since if thread.stuck else tree.tag
@@ -213,7 +214,7 @@ class Steps:
 
     def _drop(self, thread: Thread, tag: str, outcome: Outcome, note: str) -> None:
         hunks = enumerate(thread.patch.hunks, 1)
-        pieces = tuple(_drop_hunk(number, hunk, outcome, note) for number, hunk in hunks)
+        pieces = tuple(drop_hunk(number, hunk, outcome, note) for number, hunk in hunks)
         thread.advance(tag, Carried(pieces, b""), None, b"")
 
     def _traces_of(self, index: int) -> Traces:
@@ -334,51 +335,4 @@ class Steps:
                 unchecked=unchecked,
             )
         for thread in self._threads[overlay.id]:
-            yield self._describe(thread)
-
-    def _describe(self, thread: Thread) -> PatchResult:
-        told = tuple(replace(piece, since=piece.since or tag) for tag, piece in thread.told)
-        stuck = thread.stuck
-        if stuck is None:
-            return PatchResult(
-                overlay=thread.overlay,
-                name=thread.name,
-                target=thread.target,
-                outcome=thread.outcome,
-                pieces=told,
-                patch=None if thread.ended else thread.patch,
-                base_tag=thread.at,
-                base=thread.base,
-                edited=thread.edited,
-                new=thread.base,
-                after=thread.edited,
-            )
-        pieces = stuck.carried.pieces if stuck.carried else ()
-        failed = tuple(
-            replace(p, since=stuck.since) if p.outcome == "conflict" else p for p in pieces
-        )
-        return PatchResult(
-            overlay=thread.overlay,
-            name=thread.name,
-            target=stuck.target or thread.target,
-            outcome=stuck.outcome,
-            pieces=(*told, *failed),
-            notes=(stuck.why,) if stuck.why else (),
-            base_tag=thread.at,
-            base=thread.base,
-            edited=thread.edited,
-            new=stuck.new,
-            after=stuck.carried.marked if stuck.carried else b"",
-            partial=stuck.carried.after if stuck.carried else b"",
-        )
-
-
-def _drop_hunk(number: int, hunk: Hunk, outcome: Outcome, note: str) -> Piece:
-    return Piece(hunk=number, symbol=hunk.symbol, line=hunk.old_start, outcome=outcome, note=note)
-
-
-def _with_note(piece: Piece, note: str, outcome: str) -> Piece:
-    joined = "; ".join(filter(None, (note, piece.note)))
-    if piece.outcome in ("conflict", "absorbed"):
-        return replace(piece, note=joined)
-    return replace(piece, note=joined, outcome="moved")
+            yield describe_thread(thread)
