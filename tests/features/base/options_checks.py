@@ -1,11 +1,14 @@
 """What is checked of base/options inside a tree with the options of `options_sample`."""
 
+import contextlib
 import copy
 import dataclasses
 import importlib
 import inspect
+import io
 import logging
 import pickle
+import runpy
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -317,7 +320,8 @@ def map_to_upstream() -> dict[str, Any]:
 def read_status() -> dict[str, Any]:
     """`mindspeed.status()` of one config, and the rewrites that levels switch on."""
     import mindspeed
-    from mindspeed.core.options import is_rewrite_on
+    from megatron.core.transformer.module import MegatronModule
+    from mindspeed.core.options import describe_model, is_rewrite_on
 
     kind = "TransformerConfig"
     config = make_config(kind, sample_kind="round", sample_dealloc=True, optimization_level=1)
@@ -325,12 +329,22 @@ def read_status() -> dict[str, Any]:
     levels = [make_config(kind, optimization_level=level) for level in (None, 0, 1, 2)]
     return {
         "text": str(status),
+        "main": _run_main(),
+        "model": describe_model(MegatronModule(config)),
         "active": status.configs[0].active,
         "inactive": status.configs[0].inactive,
         "options": status.options,
         "rewrites": [is_rewrite_on(config, "sample/rewrite") for config in levels],
         "options as rewrites": [is_rewrite_on(config, "sample/options") for config in levels],
     }
+
+
+def _run_main() -> str:
+    """What `python -m mindspeed` prints."""
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        runpy.run_module("mindspeed", run_name="__main__")
+    return stream.getvalue()
 
 
 def parse_plainly(flags: list[str]) -> dict[str, Any]:
@@ -390,9 +404,6 @@ def _options_of(args: Any) -> dict[str, Any]:
 
 
 def _say_exit(parser: ArgumentParser, flags: list[str]) -> str:
-    import contextlib
-    import io
-
     stream = io.StringIO()
     with contextlib.redirect_stderr(stream), contextlib.suppress(SystemExit):
         parser.parse_args(flags)

@@ -238,6 +238,12 @@ def test_status_says_what_is_on_and_why(facts: dict[str, Any]) -> None:
     assert status["options"]["--sequence-parallel"].endswith("native in Megatron")
     assert "not built in: sample/absent" in status["text"]
     assert f"made of {facts['tag']}" in status["text"]
+    assert status["main"].startswith(status["text"].partition("\n")[0])
+    assert "--sample-count" in status["main"]
+    assert status["model"] == (
+        "mindspeed: TransformerConfig: optimization_level=1, sample_kind='round', "
+        "sample_dealloc=True, sample/rewrite (by level)"
+    )
 
 
 def test_level_switches_on_what_has_no_option_of_its_own(facts: dict[str, Any]) -> None:

@@ -21,6 +21,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
 }
 
+_MAPPED = [option for option in ALL_OPTIONS if option.maps]
+
 Fault = tuple[str, str]
 """The rule that is broken, and what to change."""
 Violation = tuple[Option, Any, str, str]
@@ -37,11 +39,13 @@ def validate(config: Any) -> None:
     Raises:
         OptionError: every rule that is violated.
     """
-    _raise_for(
-        (option, getattr(config, option.field), rule, change)
-        for option in find_active(config)
-        for rule, change in _find_faults(option, config)
-    )
+    active = find_active(config)
+    if active:
+        _raise_for(
+            (option, getattr(config, option.field), rule, change)
+            for option in active
+            for rule, change in _find_faults(option, config)
+        )
 
 
 def refuse(field: str, config: Any, faults: Iterable[Fault]) -> None:
@@ -64,6 +68,8 @@ def apply_maps(config: Any) -> None:
 
     A field that differs from Megatron's default is left alone; `validate` compares them.
     """
+    if not _MAPPED:
+        return
     for option in find_active(config):
         if option.maps:
             field = option.maps["field"]
@@ -86,27 +92,33 @@ def _find_faults(option: Option, config: Any) -> Iterator[Fault]:
     if fault:
         yield fault
         return
-    leave = f"leave {option.field} at {option.default!r}"
     for condition in option.requires:
         if not holds(condition, config):
             field = _parse(condition)[0]
             shown = repr(getattr(config, field, None))
-            yield f"needs {condition}, and {field} is {shown}", f"set {condition}, or {leave}"
+            yield (
+                f"needs {condition}, and {field} is {shown}",
+                f"set {condition}, or {_leave(option)}",
+            )
     for condition in option.conflicts:
         if holds(condition, config):
             field = _parse(condition)[0]
-            yield f"cannot be together with {condition}", f"change {field}, or {leave}"
+            yield f"cannot be together with {condition}", f"change {field}, or {_leave(option)}"
     if option.maps:
         field, wanted = option.maps["field"], _mapped_value(option, config)
         if getattr(config, field) != wanted:
             rule = f"means {field}={wanted!r}, and that is {getattr(config, field)!r}"
-            yield rule, f"change {field}, or {leave}"
+            yield rule, f"change {field}, or {_leave(option)}"
     for check in option.checks:
         yield from _load(check)(config)
 
 
+def _leave(option: Option) -> str:
+    return f"leave {option.field} at {option.default!r}"
+
+
 def _find_value_fault(option: Option, value: Any) -> Fault | None:
-    if option.extends:
+    if option.extends or _is_plainly_right(option, value):
         return None
     is_list = option.type.startswith("list[")
     kinds = _TYPES[option.type[5:-1] if is_list else option.type]
@@ -123,6 +135,15 @@ def _find_value_fault(option: Option, value: Any) -> Fault | None:
     if option.minimum is not None and value < option.minimum:
         return f"must be at least {option.minimum:g}", "raise it"
     return None
+
+
+def _is_plainly_right(option: Option, value: Any) -> bool:
+    """Whether a glance is enough, as it is for nearly every value."""
+    return (
+        type(value) in _TYPES.get(option.type, ())
+        and option.minimum is None
+        and (not option.choices or value in option.choices)
+    )
 
 
 def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
@@ -144,9 +165,7 @@ def holds(condition: str, config: Any) -> bool:
     """
     field, operator, values = _parse(condition)
     value = getattr(config, field, None)
-    if not operator:
-        return bool(value)
-    return (_spell(value) in values) == (operator == "=")
+    return bool(value) if not operator else (_spell(value) in values) == (operator == "=")
 
 
 @cache

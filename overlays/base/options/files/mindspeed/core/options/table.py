@@ -66,10 +66,13 @@ class ClassOptions(NamedTuple):
     """The options of a config class, prepared for a fast look at a config."""
 
     options: tuple[Option, ...]
-    read: Callable[[Any], Any] | None
-    """All fields of a config at once; None without options."""
-    defaults: Any
-    """What `read` gives where nothing is on and nothing is extended."""
+    plain: tuple[Option, ...]
+    """Those that are on when they differ from their default."""
+    defaults: tuple[Any, ...]
+    read: Callable[[Any], tuple[Any, ...]]
+    """The values of the plain ones, all at once."""
+    extended: tuple[Option, ...]
+    """Those that add choices to an option of Megatron's."""
 
 
 _OF_CLASS: dict[type, ClassOptions] = {}
@@ -81,12 +84,13 @@ def prepare(kind: type) -> ClassOptions:
     if found is None:
         names = {base.__name__ for base in kind.__mro__ if base in CONFIG_CLASSES.values()}
         options = tuple(option for option in ALL_OPTIONS if option.config in names)
-        plain = [option for option in options if not option.extends]
-        defaults = tuple(option.default for option in plain)
+        plain = tuple(option for option in options if not option.extends)
         found = ClassOptions(
             options,
-            operator.attrgetter(*(option.field for option in plain)) if plain else None,
-            defaults[0] if len(plain) == 1 else defaults,
+            plain,
+            tuple(option.default for option in plain),
+            _make_reader([option.field for option in plain]),
+            tuple(option for option in options if option.extends),
         )
         _OF_CLASS[kind] = found
     return found
@@ -97,15 +101,27 @@ def options_of(kind: type) -> tuple[Option, ...]:
     return prepare(kind).options
 
 
+def _make_reader(fields: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(fields) > 1:
+        return operator.attrgetter(*fields)  # one call into C for all of them
+    return lambda config: tuple(getattr(config, field) for field in fields)
+
+
 def find_active(config: Any) -> list[Option]:
-    """The options of `config` that are on, a few microseconds where none is."""
-    options, read, defaults = prepare(type(config))
+    """The options of `config` that are on; a few microseconds where none is."""
+    _, plain, defaults, read, extended = prepare(type(config))
     try:
-        if read is None or read(config) == defaults:
-            return [option for option in options if option.extends and option.is_on(config)]
+        values = read(config)
+        if values == defaults:
+            changed = []
+        else:
+            rows = zip(plain, values, defaults, strict=True)
+            changed = [o for o, value, default in rows if value is not default and o.is_on(config)]
     except (AttributeError, ValueError, RuntimeError):  # made without __init__; no plain values
-        pass
-    return [option for option in options if option.is_on(config)]
+        changed = [option for option in plain if option.is_on(config)]
+    return (
+        changed + [option for option in extended if option.is_on(config)] if extended else changed
+    )
 
 
 def is_rewrite_on(config: Any, overlay: str) -> bool:
