@@ -369,3 +369,18 @@ def test_the_format_of_the_state_is_checked(clashing: Set) -> None:
     place.write_text(json.dumps(table))
     with pytest.raises(DefinitionError, match="another format"):
         clashing.go_on()
+
+
+def test_an_overlay_that_does_not_fit_its_own_release_holds_up_no_other(tmp_path: Path) -> None:
+    made = Set(tmp_path, {MLP: BASE}, {MLP: BASE.replace(b"    y = x * 2\n", b"    y = 2 * x\n")})
+    write_overlay(made.overlays, "fusions/one", {MLP: (BASE, EDITED)})
+    wrong = BASE.replace(b"z = x - 1", b"z = x - 9")
+    negated = wrong.replace(b"    return z\n", b"    return -z\n")
+    write_overlay(made.overlays, "fusions/two", {MLP: (wrong, negated)})
+    outcome = made.start()
+    found = {o.overlay: o.outcome for o in outcome.ported.overlays}
+    assert found == {"fusions/one": "structural", "fusions/two": "blocked"}
+    assert "does not fit core_v1.0.0, where it starts" in outcome.ported.patches[1].notes[0]
+    assert not (made.work / "tree").exists()
+    assert made.go_on("fusions/two").exit_code == 0
+    assert b"+    y = fused(y)\n" in made.patch("fusions/one", TAGS[1])

@@ -37,21 +37,19 @@ def lay_out(
     folder.mkdir(parents=True)
     new = dict(files)
     old: dict[str, bytes] = {}
-    for patch in overlay.patches:
-        if patch.unchecked:
-            continue
+    visible = [p for p in overlay.patches if not p.unchecked and p.outcome != "blocked"]
+    for patch in visible:
         if patch.outcome != "gone":
             new[patch.target] = patch.new
         old[patch.target] = patch.base
     shared = {path: data for path, data in new.items() if path not in old}
-    edited = {p.target: p.edited for p in overlay.patches if not p.unchecked}
+    edited = {p.target: p.edited for p in visible}
     _import_history(folder, new, shared | old, shared | edited, overlay.overlay, tag)
-    shown = {p.target: p.after for p in overlay.patches if not p.unchecked and p.outcome != "gone"}
-    shown |= {p.target: p.edited for p in overlay.patches if p.outcome == "gone"}
+    shown = {p.target: p.edited if p.outcome == "gone" else p.after for p in visible}
     write_files(folder, new | shown)
     run_git(folder, ["read-tree", "HEAD"])
     run_git(folder, ["update-index", "-q", "--refresh"])
-    _write_index(folder, overlay.patches)
+    _write_index(folder, visible)
     head = run_git(folder, ["rev-parse", "refs/heads/overlay"]).decode().strip()
     (folder / ".git" / "MERGE_HEAD").write_text(f"{head}\n")
     message = f"{overlay.overlay}: carry to {tag}\n\nOverlay: {overlay.overlay}\n"
@@ -147,7 +145,7 @@ def _stream(commits: Sequence[tuple[bytes, str, Mapping[str, bytes], bytes]]) ->
 def _write_index(folder: Path, patches: Sequence[PatchResult]) -> None:
     lines: list[bytes] = []
     for patch in patches:
-        if patch.unchecked or not patch.is_open:
+        if not patch.is_open:
             continue
         path = patch.target.encode()
         lines.append(b"0 %s\t%s\n" % (b"0" * 40, path))
@@ -161,6 +159,6 @@ def _write_index(folder: Path, patches: Sequence[PatchResult]) -> None:
     with feed.open("rb") as commands:
         run_git(folder, ["update-index", "--index-info"], stdin=commands)
     feed.unlink()
-    merged = [p.target for p in patches if not p.unchecked and not p.is_open]
+    merged = [p.target for p in patches if not p.is_open]
     if merged:
         run_git(folder, ["update-index", "--add", "--", *merged])

@@ -115,7 +115,10 @@ def _run(workspace: "Workspace", job: Job, state: State, store: Store | None) ->
         written = write_ported(ported, workspace.overlays_folder)
         store.remove()
         return Outcome(ported, tuple(written))
-    current = ported.open[0]
+    current = next((o for o in ported.open if can_be_solved(o)), None)
+    if current is None:
+        store.save(replace(state, current="", shown={}))
+        return Outcome(ported, (), tuple(_advise_skip(ported)), 5)
     shown = lay_out(store.repository, current, job.new.files, tag=job.new.tag)
     hashes = {path: sha256(data) for path, data in shown.items()}
     for data in shown.values():
@@ -132,6 +135,19 @@ def _explain(ported: Ported, request: Request) -> Ported:
     if kind != "git" or not where or not Path(where).expanduser().is_dir():
         return ported
     return explain_conflicts(ported, Path(where).expanduser())
+
+
+def can_be_solved(overlay: OverlayResult) -> bool:
+    """Whether there is anything to lay out; what waits for another overlay has nothing."""
+    return any(patch.outcome in ("conflict", "gone") for patch in overlay.patches)
+
+
+def _advise_skip(ported: Ported) -> list[str]:
+    names = ", ".join(overlay.overlay for overlay in ported.open)
+    return [
+        f"nothing to solve by hand in {names}: put the overlays in order (`check` tells)",
+        "and begin anew after `port --abort`; or leave them out with `port --skip ID`",
+    ]
 
 
 def _advise(store: Store, overlay: OverlayResult, count: int) -> list[str]:

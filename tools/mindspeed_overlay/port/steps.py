@@ -56,13 +56,14 @@ class Steps:
     _threads: dict[str, list[Thread]] = field(default_factory=dict)
     _forms: dict[tuple[str, int], dict[str, Patch] | None] = field(default_factory=dict)
     _traces: dict[int, Traces] = field(default_factory=dict)
+    _misfits: dict[str, list[tuple[str, Patch, str]]] = field(default_factory=dict)
     _skipped: dict[str, list[tuple[str, Patch]]] = field(default_factory=dict)
 
     def run(self) -> dict[str, list[PatchResult]]:
         """What became of every patch, by overlay.
 
         Raises:
-            ApplyError: the patches of an overlay don't fit the release that it starts from.
+            ApplyError: a patch file can't be read.
         """
         problems: list[Problem] = []
         for overlay in self.overlays:
@@ -89,7 +90,13 @@ class Steps:
                 continue
             base = self._before(overlay, patch.target, index)
             files = {} if base is None else {patch.target: base}
-            landing = land_patches(files, [(overlay.id, patch)], release=tree.tag)[0]
+            try:
+                landing = land_patches(files, [(overlay.id, patch)], release=tree.tag)[0]
+            except ApplyError as error:
+                # One overlay that is not in order must not hold up the others.
+                why = f"does not fit {tree.tag}, where it starts: {error.problems[0].message}"
+                self._misfits.setdefault(overlay.id, []).append((name, patch, why))
+                continue
             assert base is not None
             yield Thread(overlay.id, name, patch, tree.tag, base, landing.applied.data)
 
@@ -333,6 +340,15 @@ class Steps:
                 outcome="exact",
                 patch=patch,
                 unchecked=unchecked,
+            )
+        for name, patch, why in self._misfits.get(overlay.id, ()):
+            yield PatchResult(
+                overlay=overlay.id,
+                name=name,
+                target=patch.target,
+                outcome="blocked",
+                notes=(why,),
+                base_tag=self.trees[self.starts[overlay.id]].tag,
             )
         for thread in self._threads[overlay.id]:
             yield describe_thread(thread)
