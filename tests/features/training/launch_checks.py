@@ -63,7 +63,7 @@ def find_arch_version() -> object:
     """Whether the signal handler and the device architecture answer without CUDA's names."""
     import torch
 
-    torch.cuda.get_device_properties = _find_no_properties
+    torch.cuda.get_device_properties = _find_no_properties  # type: ignore[assignment]
     from megatron.training import utils
 
     assert "megatron" in sys.modules
