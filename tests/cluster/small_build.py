@@ -24,6 +24,8 @@ OTHER_TARGET = ("3.12", "linux_aarch64")
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PLATFORM = f"linux_{platform.machine()}"
 MLP = "megatron/core/transformer/mlp.py"
+INIT = "megatron/core/__init__.py"
+OURS = ("__init__", "agreement", "origin", "start")
 ASCEND_FILES = Path(__file__).parents[2] / "overlays/base/ascend/files/mindspeed"
 
 
@@ -115,11 +117,25 @@ def write_overlays(root: Path, *, value: str = "two") -> None:
     (overlay / "overlay.toml").write_text(
         'id = "base/small"\nsummary = "Answers"\nlevel = 0\nreleases = ">=core_v0.1.0"\n'
     )
-    before = CORE[MLP]
+    answer = CORE[MLP].replace(b"    pass\n", f"    pass\n    answer = {value!r}\n".encode())
+    hook = b"from mindspeed.core.device import prepare_device\n\nprepare_device()\n"
+    for target, after in ((MLP, answer), (INIT, CORE[INIT] + hook)):
+        name = f"{target.removesuffix('.py').replace('/', '.')}.patch"
+        (overlay / "patches" / TAG / name).write_bytes(make_small_patch(target, after))
+    files = overlay / "files/mindspeed"
+    (files / "core").mkdir(parents=True, exist_ok=True)
+    for name in ("__init__.py", "verify.py", *(f"core/{n}.py" for n in OURS)):
+        (files / name).write_bytes((ASCEND_FILES / name).read_bytes())
+    (files / "core/device.py").write_text("def prepare_device() -> None:\n    pass\n")
+
+
+def make_small_patch(target: str, after: bytes) -> bytes:
+    """A patch of one file of the release."""
+    before = CORE[target]
     made = make_patch(
         before,
-        before.replace(b"    pass\n", f"    pass\n    answer = {value!r}\n".encode()),
-        target=MLP,
+        after,
+        target=target,
         header={
             "Subject": ("Answer",),
             "Feature": ("base/small",),
@@ -132,14 +148,7 @@ def write_overlays(root: Path, *, value: str = "two") -> None:
         symbol_of=parse_module(before).symbol_at,
         reason="Because.",
     )
-    (overlay / "patches" / TAG / "megatron.core.transformer.mlp.patch").write_bytes(
-        serialize_patch(made)
-    )
-    files = overlay / "files/mindspeed"
-    (files / "core").mkdir(parents=True, exist_ok=True)
-    for name in ("__init__.py", "verify.py", "core/__init__.py", "core/agreement.py"):
-        if (ASCEND_FILES / name).is_file():
-            (files / name).write_bytes((ASCEND_FILES / name).read_bytes())
+    return serialize_patch(made)
 
 
 __all__ = ["HERE", "MLP", "OTHER", "PLATFORM", "PYTHON", "TAG", "VERSION", "World", "make_world"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import marshal
 import os
 import platform
 import struct
@@ -143,7 +144,20 @@ def _explain_stale(pyc: Path, source: Path) -> str:
     else:
         status = source.stat()
         fresh = (first, second) == (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+        if fresh and not _is_compiled_from(pyc, source):
+            return "bytecode of another file that had the same size and time"
     return "" if fresh else "stale bytecode: its source has changed since"
+
+
+def _is_compiled_from(pyc: Path, source: Path) -> bool:
+    # Image builders give all files one time: then size is all that Python compares.
+    if not pyc.name.endswith(f".{sys.implementation.cache_tag}.pyc"):
+        return True  # of another interpreter, or of -O
+    try:
+        stored = marshal.loads(pyc.read_bytes()[16:])
+        return bool(stored == compile(source.read_bytes(), str(source), "exec", dont_inherit=True))
+    except (ValueError, EOFError, TypeError, SyntaxError):
+        return False
 
 
 if __name__ == "__main__":
