@@ -41,6 +41,8 @@ def describe_overlay(overlay: OverlayResult, tag: str) -> str:
     if overlay.is_open:
         count = sum(patch.is_open for patch in overlay.patches) + len(overlay.problems)
         return f"{count} to decide"
+    if not overlay.patches:
+        return "has no patches, its files serve every release"
     if overlay.still_serves:
         return f"{overlay.outcome}, patches/{overlay.since}/ goes on serving"
     return f"{overlay.outcome}, a new patches/{tag}/"
