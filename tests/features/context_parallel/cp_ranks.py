@@ -1,5 +1,6 @@
 """What the tests of context-parallel attention run on ranks."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -36,6 +37,10 @@ class Case:
     window: int = 1
     ulysses: int = 2
     npu: bool = False
+    dropout: float = 0.0
+    """On the device only."""
+    uneven: tuple[int, ...] = ()
+    """Rows of each rank, one after another, in place of the zigzag; masks are full or given."""
 
 
 def find_errors(cases: list[Case]) -> list[dict[str, float]]:
@@ -44,6 +49,41 @@ def find_errors(cases: list[Case]) -> list[dict[str, float]]:
 
 
 def _compare(case: Case) -> dict[str, float]:
+    own, given, grad, hidden, whole = make_inputs(case)
+    rows = _own_rows(case, dist.get_rank(), dist.get_world_size())
+    out, dropped = _run_recording_dropout(case, given, hidden, whole)
+    wanted = _run_dense([x.float() for x in whole], grad.float(), hidden, dropped)
+    out.backward(grad[rows].to(out.device).view(out.shape))
+    got = [out.view(len(rows), case.batch, case.heads, -1), *(x.grad for x in own)]
+    errors = {}
+    for name, x, want in zip(("out", "dq", "dk", "dv"), got, wanted, strict=True):
+        assert x is not None
+        assert x.dtype == case.dtype, name
+        error = (x.float().cpu() - want[rows]).abs().max() / want.abs().max()
+        errors[name] = float(error)
+    return errors
+
+
+def _run_recording_dropout(
+    case: Case, given: list[Tensor], hidden: Tensor, whole: list[Tensor]
+) -> tuple[Tensor, Tensor | None]:
+    """The output, and the factors of dropout [b, n, s, s] put together from every rank's calls."""
+    if not case.dropout:
+        return run_algorithm(case, given, hidden), None
+    import torch_npu
+
+    from features.context_parallel import cp_dropout
+
+    torch.manual_seed(100 + dist.get_rank())
+    with cp_dropout.record(torch_npu) as calls:
+        out = run_algorithm(case, given, hidden)
+    factors = cp_dropout.assemble(calls, whole[0], whole[1]).to(out.device)
+    dist.all_reduce(factors)
+    return out, factors.cpu()
+
+
+def make_inputs(case: Case) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, list[Tensor]]:
+    """This rank's leaves, as the algorithm wants them, the output's gradient, mask, all rows."""
     length, device = case.length, torch.device("npu" if case.npu else "cpu")
     generator = torch.Generator().manual_seed(5)
 
@@ -63,28 +103,18 @@ def _compare(case: Case) -> dict[str, float]:
     if case.mask == "given":
         hidden = torch.rand(case.batch, 1, length, length, generator=generator) > 0.6
         hidden[..., 0] = False
-    wanted = _run_dense([x.float() for x in whole], grad.float(), hidden)
-
-    rank, size = dist.get_rank(), dist.get_world_size()
-    rows = _own_rows(case, rank, size)
+    rows = _own_rows(case, dist.get_rank(), dist.get_world_size())
     own = [x[rows].to(device).requires_grad_() for x in whole]
     # Megatron has packed rows without a batch.
     given = [x.squeeze(1) for x in own] if case.starts else own
-    out = run_algorithm(case, given, hidden)
-    out.backward(grad[rows].to(device).view(out.shape))
-    got = [out.view(len(rows), case.batch, case.heads, -1), *(x.grad for x in own)]
-    errors = {}
-    for name, x, want in zip(("out", "dq", "dk", "dv"), got, wanted, strict=True):
-        assert x is not None
-        assert x.dtype == case.dtype, name
-        error = (x.float().cpu() - want[rows]).abs().max() / want.abs().max()
-        errors[name] = float(error)
-    return errors
+    return own, given, grad, hidden, whole
 
 
-def _run_dense(whole: list[Tensor], grad: Tensor, hidden: Tensor) -> list[Tensor]:
+def _run_dense(
+    whole: list[Tensor], grad: Tensor, hidden: Tensor, dropped: Tensor | None
+) -> list[Tensor]:
     leaves = [x.clone().requires_grad_() for x in whole]
-    out = dense.attend(*leaves, scale=SCALE, hidden=hidden)
+    out = dense.attend(*leaves, scale=SCALE, hidden=hidden, dropped=dropped)
     out.backward(grad)
     return [out.detach(), *(x.grad for x in leaves if x.grad is not None)]
 
@@ -92,6 +122,8 @@ def _run_dense(whole: list[Tensor], grad: Tensor, hidden: Tensor) -> list[Tensor
 def _own_rows(case: Case, rank: int, size: int) -> Tensor:
     """Chunks r and 2p - 1 - r of each sequence: written apart from `placement`."""
     parts = []
+    if case.uneven:
+        return torch.arange(case.length).split(list(case.uneven))[rank]
     for start, stop in pairwise(case.starts or (0, case.length)):
         chunks = torch.arange(start, stop).chunk(2 * size)
         parts += [chunks[rank], chunks[2 * size - 1 - rank]]
@@ -105,7 +137,7 @@ def run_algorithm(case: Case, tensors: list[Tensor], hidden: Tensor) -> Tensor:
 
     layout = TND if case.starts else BNSD if case.bnsd else SBND
     make_kernel: Any = NpuKernel if case.npu else dense.TorchKernel
-    kernel = make_kernel(layout, SCALE)
+    kernel = make_kernel(layout, SCALE, *([1.0 - case.dropout] if case.npu else []))
     run: Callable[..., Tensor] = {
         "ring": _run_ring,
         "double_ring": _run_ring,
@@ -120,14 +152,15 @@ def run_algorithm(case: Case, tensors: list[Tensor], hidden: Tensor) -> Tensor:
     return run(case, kernel, hidden, *tensors)
 
 
-def _groups(ranks: list[int], count: int) -> tuple[dist.ProcessGroup, ...]:
+@functools.cache
+def _groups(ranks: tuple[int, ...], count: int) -> tuple[dist.ProcessGroup, ...]:
     """`count` communicators of one set of ranks; every rank of the world must call."""
-    return tuple(dist.new_group(ranks) for _ in range(count))
+    return tuple(dist.new_group(list(ranks)) for _ in range(count))
 
 
 def _run_ring(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Any:
     size = dist.get_world_size()
-    lanes = _groups(list(range(size)), case.lanes)
+    lanes = _groups(tuple(range(size)), case.lanes)
     return _ring(case, kernel, hidden, q, k, v, rank=dist.get_rank(), size=size, lanes=lanes)
 
 
@@ -146,7 +179,7 @@ def _ring(
     from mindspeed.core.context_parallel.circulate import Circulation, circulate
     from mindspeed.core.context_parallel.double_ring import schedule_double_ring
     from mindspeed.core.context_parallel.exchange import PointToPoint
-    from mindspeed.core.context_parallel.placement import place_zigzag
+    from mindspeed.core.context_parallel.placement import place_contiguous, place_packed_zigzag
     from mindspeed.core.context_parallel.ring import schedule_ring
     from mindspeed.core.context_parallel.schedule import check_schedule
     from mindspeed.core.context_parallel.shard import DenseShard, PackedShard
@@ -160,13 +193,20 @@ def _ring(
     shard: Any = DenseShard(case.length // size)
     if case.starts:
         shard = PackedShard(tuple(end // size for end in case.starts[1:]), q.device)
+    if case.uneven:
+        placement = place_contiguous(case.uneven)
+        blocks: list[Any] = [DenseShard(rows) for rows in case.uneven]
+        shard = blocks[rank]
+    else:
+        placement = place_packed_zigzag(case.starts or (0, case.length), size)
+        blocks = [shard] * size
     if case.mask == "causal":
-        tiles = tile_causal(rank, schedule.owners, shard, [shard] * size)
+        tiles = tile_causal(rank, schedule.owners, shard, blocks)
     elif case.mask == "full":
-        tiles = tile_full(shard, [shard] * size)
+        tiles = tile_full(shard, blocks)
     else:
         rows = _own_rows(case, rank, size)
-        tiles = tile_given(hidden[..., rows, :].to(q.device), place_zigzag(case.length, size))
+        tiles = tile_given(hidden[..., rows, :].to(q.device), placement)
     plan = Circulation(
         schedule,
         rank,
@@ -174,7 +214,7 @@ def _ring(
         kernel,
         PointToPoint(lanes) if size > 1 else None,
         shard,
-        [shard] * size,
+        blocks,
         **_merging(case),
         keep=case.keep,
     )
@@ -192,7 +232,7 @@ def _merging(case: Case) -> dict[str, Any]:
 def _run_ulysses(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Any:
     from mindspeed.core.context_parallel.block_kernel import Mask
     from mindspeed.core.context_parallel.local import attend_locally
-    from mindspeed.core.context_parallel.placement import place_packed_zigzag
+    from mindspeed.core.context_parallel.placement import place_contiguous, place_packed_zigzag
     from mindspeed.core.context_parallel.ulysses import attend_by_heads
 
     ends = case.starts[1:] or None
@@ -207,8 +247,12 @@ def _run_ulysses(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, 
         return attend_locally(*turned, kernel=kernel, mask=mask).permute(2, 0, 1, 3)
 
     size = dist.get_world_size()
-    placement = place_packed_zigzag(case.starts or (0, case.length), size)
-    group = _groups([*range(size)], 1)[0]
+    placement = (
+        place_packed_zigzag(case.starts or (0, case.length), size)
+        if not case.uneven
+        else (place_contiguous(case.uneven))
+    )
+    group = _groups(tuple(range(size)), 1)[0]
     return attend_by_heads(q, k, v, placement=placement, group=group, attend=attend)
 
 
@@ -217,8 +261,8 @@ def _run_hybrid(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v
     from mindspeed.core.context_parallel.ulysses import attend_by_heads
 
     size, u = dist.get_world_size(), case.ulysses
-    near = [_groups([*range(i * u, i * u + u)], 1) for i in range(size // u)]
-    far = [_groups([*range(i, size, u)], case.lanes) for i in range(u)]
+    near = [_groups(tuple(range(i * u, i * u + u)), 1) for i in range(size // u)]
+    far = [_groups(tuple(range(i, size, u)), case.lanes) for i in range(u)]
     ring, place = divmod(dist.get_rank(), u)
     whole = place_packed_zigzag(case.starts or (0, case.length), size)
     placement = Placement(whole.ranges[ring * u : ring * u + u])
@@ -239,7 +283,7 @@ def _run_kv_allgather(
         attend_gathered,
         call_causal,
     )
-    from mindspeed.core.context_parallel.placement import place_packed_zigzag
+    from mindspeed.core.context_parallel.placement import place_contiguous, place_packed_zigzag
     from mindspeed.core.context_parallel.shard import DenseShard, PackedShard, Part
 
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -255,6 +299,7 @@ def _run_kv_allgather(
     else:
         mask = Mask(given=hidden[..., _own_rows(case, rank, size), :].to(q.device))
         calls = [Call(Part.ALL, case.length, mask)]
-    group = _groups([*range(size)], 1)[0]
-    plan = Gathering(place_packed_zigzag(starts, size), group, calls, kernel, shard, keep=case.keep)
+    group = _groups(tuple(range(size)), 1)[0]
+    placement = place_contiguous(case.uneven) if case.uneven else place_packed_zigzag(starts, size)
+    plan = Gathering(placement, group, calls, kernel, shard, keep=case.keep)
     return attend_gathered(q, k, v, plan)

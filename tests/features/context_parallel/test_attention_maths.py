@@ -1,6 +1,8 @@
 """Context-parallel attention is dense attention: output and gradients, every algorithm."""
 
+import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ def check(cases: list[Case], path: str, world_size: int) -> None:
     preload = ranks.DEFAULT_PRELOAD if npu else ("torch",)
     server = ranks.server(path=[path], preload=preload)
     backend = "hccl" if npu else "gloo"
-    found = server.run(find_errors, cases, world_size=world_size, backend=backend, timeout_s=200)
+    found = server.run(find_errors, cases, world_size=world_size, backend=backend, timeout_s=280)
     bad = [
         f"{case} on rank {rank}: {errors}"
         for rank, results in enumerate(found)
@@ -81,4 +83,49 @@ def test_algorithms_are_dense_attention_on_the_device(mindspeed_path: str, world
         replace(wide, fused_merge=True),
         Case("ring", npu=True, length=48, lanes=2, keep="half", dtype=torch.bfloat16),
     ]
+    check(cases, mindspeed_path, world_size)
+
+
+def test_rows_may_be_uneven_where_the_algorithm_allows(mindspeed_path: str) -> None:
+    cases = []
+    for uneven in ((5, 3, 9, 6), (1, 12, 2, 4)):
+        base = Case("ring", mask="full", length=sum(uneven), uneven=uneven)
+        algorithms = ("ring", "ulysses", "kv_allgather")
+        cases += [replace(base, algorithm=a, mask=m) for a in algorithms for m in ("full", "given")]
+        cases.append(replace(base, mask="given", keep="half"))
+        cases.append(replace(base, algorithm="ulysses", mask="causal"))
+    check(cases, mindspeed_path, 4)
+
+
+def test_dropout_is_that_of_the_dense_attention_with_the_same_masks(mindspeed_path: str) -> None:
+    names = ("ring", "ulysses", "kv_allgather", "hybrid")
+    base = Case("ring", npu=True, dropout=0.3, batch=1)
+    cases = [replace(base, algorithm=name) for name in names]
+    cases += [replace(base, mask="full"), replace(base, fused_merge=True, key_heads=8)]
+    check(cases, mindspeed_path, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+@pytest.mark.parametrize("npu", [False, True])
+def test_the_whole_matrix_is_dense_attention(
+    mindspeed_path: str, world_size: int, npu: bool
+) -> None:
+    dtypes = (torch.float32, torch.bfloat16) if npu else (torch.float32,)
+    cases = []
+    for dtype, algorithm in itertools.product(dtypes, (*ALGORITHMS, "double_ring")):
+        if algorithm == "double_ring" and world_size == 2:
+            continue
+        base = Case(algorithm, npu=npu, dtype=dtype, length=64, batch=1)
+        base = replace(base, window=2) if algorithm == "double_ring" else base
+        packed = replace(base, length=96, starts=(0, 16, 64, 96))
+        masks = ("causal", "full", "given") if algorithm != "hybrid" else ("causal", "full")
+        heads: tuple[dict[str, Any], ...] = ({}, {"key_heads": 8}, {"key_heads": 1})
+        heads += ({"value_width": 8, "key_heads": 2},)
+        cases += [replace(base, mask=m, **h) for m, h in itertools.product(masks, heads)]
+        cases += [replace(packed, mask=m) for m in ("causal", "full")]
+        if algorithm not in ("hybrid", "ulysses"):
+            kept = itertools.product(("causal", "full"), ("half", "full"))
+            cases += [replace(base, mask=m, keep=keep) for m, keep in kept]
+        cases += [replace(base, mask=m, bnsd=True) for m in ("causal", "full")]
     check(cases, mindspeed_path, world_size)
