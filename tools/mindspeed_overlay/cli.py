@@ -33,6 +33,7 @@ COMMANDS = {
     "verify": "Prove that a wheel or an installation is what its records say.",
     "publish": "Put wheels into a static package index.",
     "bundle": "Make one archive to install from where there is no network.",
+    "reconcile": "Take site-packages from any known state to a build, and back.",
     "pin": "List, verify or add pinned Megatron releases.",
     "doctor": "Look at this machine: git, Python, pip, torch, torch_npu, CANN.",
     "completion": "Print the shell completion script.",

@@ -101,8 +101,9 @@ def _find_path_files(folder: Path) -> Iterator[Path]:
 def _read_installation(info: Path) -> dict[str, Any]:
     site = info.parent
     hashes = {}
-    for root in (site / "megatron", site / "mindspeed", info):
-        for place in sorted(root.rglob("*")):
+    record = _read(info / "RECORD")
+    for root in (*_find_own(site / "megatron", record), site / "mindspeed", info):
+        for place in sorted(root.rglob("*")) if root.is_dir() else [root]:
             if place.is_file() and "__pycache__" not in place.parts:
                 digest = hashlib.sha256(place.read_bytes()).hexdigest()
                 hashes[place.relative_to(site).as_posix()] = digest
@@ -110,11 +111,18 @@ def _read_installation(info: Path) -> dict[str, Any]:
         "site": str(site),
         "info": info.name,
         "hashes": hashes,
-        "record": _read(info / "RECORD"),
+        "record": record,
         "build_json": _read(site / "mindspeed" / "build.json"),
         "direct_url": _read(info / "direct_url.json"),
         "bytecode": list(_find_stale(site)),
     }
+
+
+def _find_own(megatron: Path, record: str) -> Iterator[Path]:
+    """What is ours below `megatron`; other distributions, such as energon, bring packages too."""
+    for place in sorted(megatron.glob("*")):
+        if place.name == "core" or not place.is_dir() or f"megatron/{place.name}/" in record:
+            yield place
 
 
 def _read(place: Path) -> str:
