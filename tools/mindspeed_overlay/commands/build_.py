@@ -8,6 +8,7 @@ import click
 from mindspeed_overlay.cli import Workspace, print_json
 from mindspeed_overlay.cluster.attest import make_statement, write_statement
 from mindspeed_overlay.cluster.matrix import Target, combine_targets, read_matrix
+from mindspeed_overlay.cluster.sign import sign_bytes
 from mindspeed_overlay.lock import read_lock
 from mindspeed_overlay.options import json_option, read_selection, release_option, selection_options
 from mindspeed_overlay.plan import Plan, Selection, make_plan
@@ -114,6 +115,8 @@ def command(
         spec = spec if spec != "pypi" else lock.source
         chosen = Selection(features=tuple(row["id"] for row in lock.overlays))
         targets = tuple(Target(entry.python, entry.platform) for entry in lock.wheels)
+    if key:
+        sign_bytes(b"", key)  # a wrong key is told before the work, not after
     pins = workspace.pins
     pinned = pins.get(release) if release else pins.default
     plan = make_plan(workspace.overlays, pins, pinned, selection=chosen, tree=tree)
