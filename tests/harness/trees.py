@@ -1,5 +1,6 @@
 """Pristine and patched Megatron trees on disk, made by the tool itself from pinned sources."""
 
+import hashlib
 import os
 import sys
 from dataclasses import dataclass, field
@@ -46,7 +47,10 @@ class Trees:
             overlays: ids, applied with what they require; empty means all that serve the release.
             tree: "core" from PyPI, or "full" from the repository that GIT_VARIABLE names.
         """
-        name = "-".join([tag, tree, *(overlays or ["all"])]).replace("/", ".")
+        chosen_names = "-".join(overlays or ["all"]).replace("/", ".")
+        if len(chosen_names) > 100:  # a folder's name has a limit
+            chosen_names = hashlib.sha256(chosen_names.encode()).hexdigest()[:16]
+        name = f"{tag}-{tree}-{chosen_names}"
         folder = self.folder / name
         if folder.is_dir():
             return folder

@@ -18,6 +18,7 @@ OVERLAYS = (
     "context-parallel/cp-send-recv-overlap",
     "context-parallel/fused-ring-attention-update",
     "context-parallel/megatron-cp-in-bnsd",
+    "context-parallel/cp-kv-cache",
 )
 
 # Megatron's own settings, then ours.
@@ -37,6 +38,19 @@ CHOICES: dict[str, dict[str, Any]] = {
     "ulysses": {"context_parallel_algo": "ulysses_cp_algo"},
     "hybrid": {"context_parallel_algo": "hybrid_cp_algo", "ulysses_degree_in_cp": 2},
     "kv-all-gather": {"context_parallel_algo": "kvallgather_cp_algo"},
+    "ring, kept": {"context_parallel_kv_cache_policy": "full"},
+    "ring, kept every other": {
+        "context_parallel_kv_cache_policy": "half",
+        "context_parallel_cache_interval": 1,
+    },
+    "ulysses, again": {
+        "context_parallel_algo": "ulysses_cp_algo",
+        "context_parallel_kv_cache_policy": "full",
+    },
+    "ulysses, keys again": {
+        "context_parallel_algo": "ulysses_cp_algo",
+        "context_parallel_kv_cache_policy": "half",
+    },
 }
 
 
@@ -93,6 +107,16 @@ def test_recomputed_and_narrow_models_are_those_of_a_single_rank(trees: Trees) -
     for name, x in narrow.items():
         error = (got_narrow[name].float() - x.float()).abs().max()
         assert error <= 2.5e-2 * x.float().abs().max(), name
+
+
+def test_one_key_head_is_gathered(trees: Trees) -> None:
+    tag = "core_v0.16.1"
+    (want,) = run_on_device(trees.pristine(tag), [scenario(num_query_groups=1)])[0]
+    options: dict[str, Any] = {"num_query_groups": 1, "context_parallel_algo": "ulysses_cp_algo"}
+    options["use_ulysses_allgather_kv"] = True
+    policies: tuple[dict[str, Any], ...] = ({}, {"context_parallel_kv_cache_policy": "full"})
+    for found in run(trees, tag, [scenario(**options, **more) for more in policies], cp=4):
+        assert_near(found, want)
 
 
 def test_tensor_and_sequence_parallel_ranks_go_with_it(trees: Trees) -> None:

@@ -53,7 +53,8 @@ class Choice:
         overlap: sends and receives on communicators of their own.
         fused_merge: merge parts by one operator.
         bnsd: compute in that layout.
-        keep: of a ring's blocks for the backward pass: "", "half" or "full".
+        keep: the cache policy for the backward pass: "", "half" or "full".
+        gather_keys: Ulysses gathers the only key head.
         mask_type: "causal", "general", or "" to look at the mask.
     """
 
@@ -65,6 +66,7 @@ class Choice:
     fused_merge: bool = False
     bnsd: bool = False
     keep: str = ""
+    gather_keys: bool = False
     mask_type: str = ""
 
     @property
@@ -96,6 +98,7 @@ def choose(config: Any, layer_number: int = 1) -> Choice:
         fused_merge=getattr(config, "use_fused_ring_attention_update", False),
         bnsd=getattr(config, "megatron_cp_in_bnsd", False),
         keep=_find_keep(config, layer_number),
+        gather_keys=getattr(config, "use_ulysses_allgather_kv", False),
         mask_type=getattr(config, "attention_mask_type", None) or "",
     )
     faults = list(find_faults(choice, config))
@@ -185,8 +188,27 @@ def find_faults(choice: Choice, config: Any) -> Iterator[str]:
     ):
         if on and not rings:
             yield f"{flag} is for rings (megatron_cp_algo, hybrid_cp_algo), not for {name}"
+    if choice.gather_keys and (name != "ulysses_cp_algo" or _count_key_heads(config) != 1):
+        yield (
+            "--use-ulysses-allgather-kv is for --context-parallel-algo ulysses_cp_algo with one "
+            f"key head on a tensor-parallel rank, not for {name} with {_count_key_heads(config)}"
+        )
+    if choice.bnsd and name == "ulysses_cp_algo" and (choice.keep or choice.gather_keys):
+        yield "--megatron-cp-in-bnsd cannot be together with a cache policy of Ulysses"
+    interval = getattr(config, "context_parallel_cache_interval", 0)
+    if interval >= max(config.num_layers, 1):
+        yield (
+            f"--context-parallel-cache-interval {interval} must be less than the "
+            f"{config.num_layers} layers"
+        )
     if choice.fused_merge and choice.bnsd:
         yield (
             "--use-fused-ring-attention-update: the operator has no BNSD layout, leave "
             "--megatron-cp-in-bnsd out"
         )
+
+
+def _count_key_heads(config: Any) -> int:
+    """Key heads of one tensor-parallel rank."""
+    groups = config.num_query_groups or config.num_attention_heads
+    return max(1, groups // config.tensor_model_parallel_size)

@@ -48,25 +48,28 @@ class _ScatterHeads(torch.autograd.Function):
         ctx: Any, placement: Placement, group: ProcessGroup, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.placement, ctx.group = placement, group
-        return tuple(_scatter(tensors, placement, group))
+        return tuple(trade_for_heads(tensors, placement, group))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *_gather(grads, ctx.placement, ctx.group)
+        return None, None, *trade_for_rows(grads, ctx.placement, ctx.group)
 
 
 class _GatherHeads(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, placement: Placement, group: ProcessGroup, x: Tensor) -> Tensor:
         ctx.placement, ctx.group = placement, group
-        return _gather([x], placement, group)[0]
+        return trade_for_rows([x], placement, group)[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, _scatter([grad], ctx.placement, ctx.group)[0]
+        return None, None, trade_for_heads([grad], ctx.placement, ctx.group)[0]
 
 
-def _scatter(tensors: Sequence[Tensor], placement: Placement, group: ProcessGroup) -> list[Tensor]:
+def trade_for_heads(
+    tensors: Sequence[Tensor], placement: Placement, group: ProcessGroup
+) -> list[Tensor]:
+    """`scatter_heads` without a gradient."""
     p, lengths = group.size(), placement.lengths
     shapes = [(*x.shape[1:-2], x.shape[-2] // p, x.shape[-1]) for x in tensors]
     widths = [math.prod(shape) for shape in shapes]
@@ -91,7 +94,10 @@ def _scatter(tensors: Sequence[Tensor], placement: Placement, group: ProcessGrou
     return found
 
 
-def _gather(tensors: Sequence[Tensor], placement: Placement, group: ProcessGroup) -> list[Tensor]:
+def trade_for_rows(
+    tensors: Sequence[Tensor], placement: Placement, group: ProcessGroup
+) -> list[Tensor]:
+    """`gather_heads` without a gradient, for several tensors."""
     p, own = group.size(), placement.lengths[group.rank()]
     widths = [x[0].numel() for x in tensors]
     source = _pack_by_rank(tensors, placement)

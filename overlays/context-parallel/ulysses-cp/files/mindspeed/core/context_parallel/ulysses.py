@@ -16,12 +16,14 @@ Dims: s rows of the group, l rows of this rank, b batch, n heads, g key heads, p
 import math
 from collections.abc import Callable
 
+from mindspeed.core.context_parallel.block_kernel import Mask
 from mindspeed.core.context_parallel.choice import Choice
 from mindspeed.core.context_parallel.exchange import ProcessGroup
 from mindspeed.core.context_parallel.groups import Groups
 from mindspeed.core.context_parallel.heads import gather_heads, scatter_heads
 from mindspeed.core.context_parallel.local import attend_locally
 from mindspeed.core.context_parallel.masks import gather_rows
+from mindspeed.core.context_parallel.parts import load_part
 from mindspeed.core.context_parallel.placement import Placement
 from mindspeed.core.context_parallel.problem import Problem, in_layout
 from torch import Tensor
@@ -93,6 +95,8 @@ def attend_ulysses(
     if problem.mask is not None:
         problem = problem.with_mask(gather_rows(problem.mask, placement, groups.whole))
     mask = problem.whole_mask()
+    if choice.keep or choice.gather_keys:
+        return _attend_again(q, k, v, problem, choice=choice, group=groups.whole, mask=mask)
 
     def attend_all(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend_locally(q, k, v, kernel=problem.kernel, mask=mask)
@@ -105,3 +109,30 @@ def attend_ulysses(
         group=groups.whole,
         attend=lambda q, k, v: in_layout(q, k, v, problem, attend_all),
     )
+
+
+def _attend_again(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    problem: Problem,
+    *,
+    choice: Choice,
+    group: ProcessGroup,
+    mask: Mask,
+) -> Tensor:
+    """Keys and values are traded by themselves, and perhaps again for the backward pass."""
+    attend = load_part("ulysses_cache", "attend_again", overlay="cp-kv-cache")
+    placement = problem.place(choice.size)
+    repeats = count_repeats(q.shape[-2], k.shape[-2], choice.size)
+    if choice.gather_keys:
+        trade = load_part("ulysses_cache", "trade_gathered", overlay="cp-kv-cache")
+        there, back = trade(placement, group)
+    else:
+        trade = load_part("ulysses_cache", "trade_repeated", overlay="cp-kv-cache")
+        there, back = trade(placement, group, repeats)
+    (q,) = scatter_heads([q], placement, group)
+    out = attend(
+        q, k, v, kernel=problem.kernel, mask=mask, there=there, back=back, keep=choice.keep
+    )
+    return gather_heads(out, placement, group)
