@@ -14,7 +14,7 @@ from mindspeed.te.pytorch.module import (
     fill_with,
     mark_partitioned,
 )
-from mindspeed.te.pytorch.norm import normalize
+from mindspeed.te.pytorch.norm import normalize, use_operator
 from mindspeed.te.pytorch.parallel import Group, accumulate_in_main_grad, multiply
 from mindspeed.te.refusal import refuse_unsupported
 
@@ -190,6 +190,7 @@ class LayerNormLinear(_ParallelLinear):
         self.eps = eps
         self.normalization = normalization
         self.zero_centered_gamma = zero_centered_gamma
+        self.fused = normalization == "RMSNorm" and use_operator(getattr(self, "config", None))
         self._build_linear(
             in_features,
             out_features,
@@ -230,7 +231,6 @@ class LayerNormLinear(_ParallelLinear):
         Returns:
             [s, b, o]; with `return_bias` also the bias, not added.
         """
-        config = getattr(self, "config", None)
         normalized = normalize(
             inp,
             self.layer_norm_weight,
@@ -238,6 +238,6 @@ class LayerNormLinear(_ParallelLinear):
             kind=self.normalization,
             eps=self.eps,
             zero_centered_gamma=self.zero_centered_gamma,
-            fused=getattr(config, "use_fused_rmsnorm", False),
+            fused=self.fused,
         )
         return self._multiply(normalized)

@@ -7,10 +7,14 @@ over the last dimension, in fp32 inside; g is 1 + weight with `zero_centered_gam
 the dtype of the weight, as TransformerEngine's has.
 """
 
+import importlib
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from mindspeed.core.operators import require_operator
 from mindspeed.te.pytorch.module import TransformerEngineModule, fill_with
 
 
@@ -40,18 +44,35 @@ def normalize(
     """
     dtype, scale = weight.dtype, weight
     x = x.to(dtype)
+    if fused:
+        return _load_operator()(x, weight, eps=eps, zero_centered=zero_centered_gamma)
     if zero_centered_gamma:
         # In fp32: 1 + a small bf16 weight would lose it.
         x, scale = x.float(), 1 + weight.float()
         bias = None if bias is None else bias.float()
     if kind == "LayerNorm":
         return F.layer_norm(x, weight.shape, scale, bias, eps).to(dtype)
-    if fused:
-        import torch_npu
-
-        y: torch.Tensor = torch_npu.npu_rms_norm(x, scale, eps)[0]
-        return y.to(dtype)
     return F.rms_norm(x, weight.shape, scale, eps).to(dtype)
+
+
+def use_operator(config: Any) -> bool:
+    """Whether a config asks for RMSNorm by Ascend's operator (option of fusions/fused-rmsnorm).
+
+    Raises:
+        RuntimeError: it does, and the operator cannot run on this machine.
+    """
+    if not getattr(config, "use_fused_rmsnorm", False):
+        return False
+    require_operator("npu_rms_norm", option="--use-fused-rmsnorm (use_fused_rmsnorm)")
+    return True
+
+
+@cache
+def _load_operator() -> Callable[..., torch.Tensor]:
+    """From the overlay that brings the option; base/te does not require it."""
+    function: Callable[..., torch.Tensor]
+    function = importlib.import_module("mindspeed.core.fusions.rms_norm").rms_norm
+    return function
 
 
 class _Norm(TransformerEngineModule):
@@ -114,3 +135,13 @@ class RMSNorm(_Norm):
     """Root mean square normalization (arXiv 1910.07467); `fused` chooses Ascend's operator."""
 
     kind = "RMSNorm"
+
+
+def apply_options(norm: torch.nn.Module, config: Any) -> torch.nn.Module:
+    """Give a norm that upstream's TENorm has built what this project's options ask for.
+
+    Those of an installed TransformerEngine have operators of their own, and are left alone.
+    """
+    if isinstance(norm, RMSNorm):
+        norm.fused = use_operator(config)
+    return norm
