@@ -1,0 +1,49 @@
+"""Core 0.17 and later ask for Python 3.12: where one with torch is found, their tests run there too.
+
+On Python 3.11 the files of these releases are tested on the path, which they run on. The interpreter
+is $MINDSPEED_OVERLAY_TEST_PYTHON, or `python3.12` with torch, torch_npu and pytest.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VARIABLE = "MINDSPEED_OVERLAY_TEST_PYTHON"
+NEEDED = "import sys, torch, pytest, hypothesis, importlib.metadata as m; m.version('torch-npu')"
+
+
+def find_newer_python() -> str:
+    """A Python of 3.12 or later that can run the tests, or an empty string."""
+    for candidate in (os.environ.get(VARIABLE, ""), shutil.which("python3.12") or ""):
+        probe = [candidate, "-c", f"{NEEDED}; assert sys.version_info >= (3, 12)"]
+        environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        try:
+            done = subprocess.run(probe, env=environment, capture_output=True, check=False)
+        except OSError:
+            continue
+        if candidate and done.returncode == 0:
+            return candidate
+    return ""
+
+
+def test_releases_that_ask_for_python_312_pass_there() -> None:
+    if sys.version_info >= (3, 12):
+        pytest.skip("this run is on Python 3.12 or later itself")
+    python = find_newer_python()
+    if not python:
+        message = f"no Python 3.12 with torch: core 0.17 and later ran on 3.11 only; set {VARIABLE}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")  # said, and no failure
+            warnings.warn(message, stacklevel=1)
+        pytest.skip(message)
+    words = ["-m", "pytest", "-q", "tests/features", "-k", "core_v0.17.1 or core_v0.19.0"]
+    done = subprocess.run(
+        [python, *words], cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
