@@ -145,6 +145,8 @@ def run_algorithm(case: Case, tensors: list[Tensor], hidden: Tensor) -> Tensor:
         "ulysses": _run_ulysses,
         "hybrid": _run_hybrid,
         "kv_allgather": _run_kv_allgather,
+        "uneven_ring": _run_uneven,
+        "uneven_ulysses": _run_uneven,
     }[case.algorithm]
     rows_first = case.algorithm in ("ulysses", "hybrid")
     if case.bnsd and not rows_first:
@@ -304,3 +306,19 @@ def _run_kv_allgather(
     placement = place_contiguous(case.uneven) if case.uneven else place_packed_zigzag(starts, size)
     plan = Gathering(placement, group, calls, kernel, shard, keep=case.keep)
     return attend_gathered(q, k, v, plan)
+
+
+def _run_uneven(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Any:
+    """The functions that are offered for it."""
+    from mindspeed.core.context_parallel.uneven_ring import attend_uneven_ring
+    from mindspeed.core.context_parallel.uneven_ulysses import attend_uneven_ulysses
+
+    options: dict[str, Any] = {
+        "lengths": case.uneven,
+        "group": _groups(tuple(range(dist.get_world_size())), 1)[0],
+        "scale": SCALE,
+        "mask": hidden.to(q.device) if case.mask == "given" else None,
+    }
+    if case.algorithm == "uneven_ring":
+        return attend_uneven_ring(q, k, v, **options)
+    return attend_uneven_ulysses(q, k, v, causal=case.mask == "causal", **options)

@@ -72,6 +72,7 @@ def test_algorithms_are_dense_attention_on_the_device(mindspeed_path: str, world
             packed = replace(base, length=64, batch=1, starts=PACKED)
         cases += [
             replace(base, dtype=torch.bfloat16),
+            replace(packed, dtype=torch.bfloat16),
             replace(base, key_heads=2, value_width=8, bnsd=world_size == 3),
             packed,
         ]
@@ -94,6 +95,14 @@ def test_rows_may_be_uneven_where_the_algorithm_allows(mindspeed_path: str) -> N
         cases += [replace(base, algorithm=a, mask=m) for a in algorithms for m in ("full", "given")]
         cases.append(replace(base, mask="given", keep="half"))
         cases.append(replace(base, algorithm="ulysses", mask="causal"))
+    check(cases, mindspeed_path, 4)
+
+
+def test_functions_for_uneven_rows_are_dense_attention(mindspeed_path: str) -> None:
+    base = Case("uneven_ring", npu=True, mask="full", length=23, uneven=(5, 3, 9, 6))
+    cases = [replace(base, mask=mask) for mask in ("full", "given")]
+    ulysses = replace(base, algorithm="uneven_ulysses", dtype=torch.bfloat16)
+    cases += [replace(ulysses, mask=mask) for mask in ("full", "causal", "given")]
     check(cases, mindspeed_path, 4)
 
 

@@ -19,6 +19,7 @@ OVERLAYS = (
     "context-parallel/fused-ring-attention-update",
     "context-parallel/megatron-cp-in-bnsd",
     "context-parallel/cp-kv-cache",
+    "context-parallel/adaptive-cp",
 )
 
 # Megatron's own settings, then ours.
@@ -84,7 +85,15 @@ def test_masks_that_come_as_tensors_are_those_of_a_single_rank(trees: Trees) -> 
     scenarios = [scenario(mask="reset", **CHOICES[name]) for name in chosen]
     scenarios += [scenario(mask="none", **CHOICES[name]) for name in chosen]
     scenarios += [scenario(mask="reset", attention_mask_type="causal", **CHOICES["p2p"])]
-    *got, ignored = run(trees, tag, scenarios, cp=4)
+    adaptive = {"context_parallel_algo": "adaptive_cp_algo", "adaptive_cp_only_reschedule": True}
+    hybrid = adaptive | {"context_parallel_algo": "hybrid_adaptive_cp_algo"}
+    scenarios += [
+        scenario(mask="reset", **adaptive),
+        scenario(mask="reset", ulysses_degree_in_cp=2, **hybrid),
+    ]
+    *got, ignored, pruned, pruned_hybrid = run(trees, tag, scenarios, cp=4)
+    assert_near(pruned, documents)
+    assert_near(pruned_hybrid, documents)
     for index, name in enumerate(chosen):
         assert_near(got[index], documents, case=f"{name}, documents")
         assert_near(got[len(chosen) + index], causal, case=f"{name}, no mask")

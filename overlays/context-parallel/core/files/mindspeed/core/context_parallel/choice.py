@@ -36,6 +36,8 @@ ALGORITHMS = (
     Algorithm("ulysses_cp_algo", "a2a", "ulysses", "attend_ulysses", "ulysses-cp"),
     Algorithm("hybrid_cp_algo", "a2a+p2p", "hybrid", "attend_hybrid", "hybrid-cp"),
     Algorithm("kvallgather_cp_algo", "all_gather", "kv_allgather", "attend_kv", "kvallgather-cp"),
+    Algorithm("adaptive_cp_algo", "", "adaptive", "attend_adaptive", "adaptive-cp"),
+    Algorithm("hybrid_adaptive_cp_algo", "", "adaptive", "attend_hybrid_adaptive", "adaptive-cp"),
 )
 _BY_COMM_TYPE = {row.comm_type: row for row in ALGORITHMS if row.comm_type}
 _BY_NAME = {row.name: row for row in ALGORITHMS}
@@ -166,7 +168,7 @@ def find_faults(choice: Choice, config: Any) -> Iterator[str]:
             f"{choice.size}"
         )
         return
-    if name == "hybrid_cp_algo" and choice.ring == 1:
+    if name.startswith("hybrid") and choice.ring == 1:
         yield (
             f"--ulysses-degree-in-cp {choice.ulysses} leaves no ring of context_parallel_size "
             f"{choice.size}: use --context-parallel-algo ulysses_cp_algo"
@@ -177,8 +179,14 @@ def find_faults(choice: Choice, config: Any) -> Iterator[str]:
             f"{config.tensor_model_parallel_size} tensor-parallel times {choice.ulysses} Ulysses "
             "ranks: the heads must be a multiple"
         )
-    rings = name in ("megatron_cp_algo", "hybrid_cp_algo")
-    if choice.window > 1 and (not rings or choice.ring % choice.window):
+    adaptive = "adaptive" in name
+    rings = adaptive or name in ("megatron_cp_algo", "hybrid_cp_algo")
+    if adaptive and not getattr(config, "adaptive_cp_only_reschedule", False):
+        yield (
+            f"--context-parallel-algo {name} does not move rows between ranks: set "
+            "--adaptive-cp-only-reschedule"
+        )
+    if choice.window > 1 and (not rings or adaptive or choice.ring % choice.window):
         yield f"--cp-window-size {choice.window} must divide the {choice.ring} ranks of a ring"
     elif choice.window > 1 and choice.window == choice.ring:
         yield f"--cp-window-size {choice.window} must be less than a ring of {choice.ring} ranks"
@@ -187,7 +195,7 @@ def find_faults(choice: Choice, config: Any) -> Iterator[str]:
         ("--use-fused-ring-attention-update", choice.fused_merge),
     ):
         if on and not rings:
-            yield f"{flag} is for rings (megatron_cp_algo, hybrid_cp_algo), not for {name}"
+            yield f"{flag} is for rings (megatron, hybrid and adaptive), not for {name}"
     if choice.gather_keys and (name != "ulysses_cp_algo" or _count_key_heads(config) != 1):
         yield (
             "--use-ulysses-allgather-kv is for --context-parallel-algo ulysses_cp_algo with one "

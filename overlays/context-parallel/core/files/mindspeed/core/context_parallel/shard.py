@@ -94,7 +94,7 @@ class PackedShard:
         if part is Part.ALL:
             x.add_(value)
         else:
-            x.index_add_(axis, self._rows[part], value)
+            x.index_add_(axis, self._rows[part], value.to(x.dtype))
 
     def join(self, first: Tensor, last: Tensor, axis: int) -> Tensor:
         """All rows from those of both halves."""
