@@ -160,7 +160,7 @@ def compute_losses(model: Any, *, length: int = 12) -> torch.Tensor:
     return losses
 
 
-def find_grad(parameter: torch.nn.Parameter) -> torch.Tensor:
+def find_grad(parameter: torch.Tensor) -> torch.Tensor:
     """The gradient; with sequence parallel that of a replicated parameter is summed over ranks."""
     from megatron.core import parallel_state
 
@@ -206,7 +206,7 @@ def load_gpt(
 
 def _checkpoint_metadata() -> dict[str, Any]:
     """What writing asks for; and writers that are threads, which hang less than forks do."""
-    multiprocessing.get_context = lambda kind=None: dummy  # type: ignore[assignment, return-value]
+    multiprocessing.get_context = lambda kind=None: dummy  # type: ignore[assignment]
     # torch asks for it before it broadcasts objects, and torch_npu gives None.
     os.environ["TORCH_NPU_DEVICE_CAPABILITY"] = "8.0"
     _adapt_old_writer()
@@ -311,13 +311,14 @@ def run_attention(backend: str, dtype: torch.dtype) -> Named:
         shape = ("thd" if "packed" in label else "sbhd", options.get("queries", 9))
         leaves = make_attention_inputs(label, *shape, dtype=dtype)
         if backend == "naive":
-            out = attend_naively(*(x.cpu().double() for x in leaves), label, **options).to(dtype)
+            query, key, value = (x.cpu().double() for x in leaves)
+            out = attend_naively(query, key, value, label, **options).to(dtype)
         else:
             out = attend_by_module(*leaves, backend, label, **options)
         generator = torch.Generator().manual_seed(3)
         out.backward(torch.randn(out.shape, generator=generator).to(out))
         named[f"{label}: out"] = out
-        named |= {f"{label}: grad {k}": x.grad for k, x in zip("qkv", leaves, strict=True)}
+        named |= {f"{label}: grad {k}": find_grad(x) for k, x in zip("qkv", leaves, strict=True)}
     return named
 
 

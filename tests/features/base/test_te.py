@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from features.base import te_sites
 from harness.compare import assert_near, assert_same
 from harness.runner import Named, run_on_cpu, run_on_device
 from harness.trees import ALL_RELEASES, COMPARED_RELEASES, Trees
@@ -117,11 +118,12 @@ def test_experts_are_the_same_function_where_upstream_cannot_route(trees: Trees)
 
 @pytest.mark.parametrize("tag", COMPARED_RELEASES)
 def test_te_spec_on_two_tensor_parallel_ranks(trees: Trees, tag: str) -> None:
-    biased = {"add_bias_linear": True, "normalization": "LayerNorm"}
+    plain: dict[str, Any] = {}
+    biased: dict[str, Any] = {"add_bias_linear": True, "normalization": "LayerNorm"}
     local = [make_scenario("local", "modern"), make_scenario("local", "modern", **biased)]
     te = [
         make_scenario("te", "modern", sequence_parallel=parallel, **changes)
-        for changes in ({}, biased)
+        for changes in (plain, biased)
         for parallel in (False, True)
     ]
     ranks: dict[str, Any] = {"world_size": 2, "sizes": {"tensor_model_parallel_size": 2}}
@@ -297,3 +299,12 @@ def test_what_cannot_be_done_is_refused_by_name(trees: Trees) -> None:
     }
     assert {name: text[: len(wanted[name])] for name, text in found.items()} == wanted
     assert forgotten == []
+
+
+def test_every_place_that_asks_for_transformer_engine_is_decided(trees: Trees) -> None:
+    sites = {
+        tag.removeprefix("core_v"): te_sites.find_sites(trees.pristine(tag)) for tag in ALL_RELEASES
+    }
+    assert {name for found in sites.values() for name in found} == set(te_sites.DECISIONS)
+    document = te_sites.DOCUMENT.read_text("utf-8")
+    assert te_sites.replace_table(document, te_sites.make_table(sites)) == document
