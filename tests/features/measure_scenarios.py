@@ -1,0 +1,98 @@
+"""What a feature is for, measured: peak device memory and operator launches of one pass.
+
+Peak memory is what the caching allocator handed out above what was there before, over a forward and
+a backward pass; workspace that a kernel of real hardware takes is not in it. A launch is a
+dispatched operator that computes something: views and bare allocations are none.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from features.attention.attention_scenarios import make_attention
+from features.fusions.rmsnorm_scenarios import make_rms_config
+from features.fusions.rope_scenarios import make_angles, make_rope_config
+from features.parts import Named, make_random
+
+_ALLOCATIONS = ("aten::empty", "aten::new_empty", "aten::detach", "aten::_unsafe_view")
+
+
+class CountLaunches(TorchDispatchMode):
+    """Counts operators by name while it is entered, in the backward pass as well."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = function._schema.name
+        is_view = any(
+            out.alias_info is not None and not out.alias_info.is_write
+            for out in function._schema.returns
+        )
+        if not is_view and not name.startswith(_ALLOCATIONS):
+            self.counts[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def measure(run: Callable[[], torch.Tensor]) -> Named:
+    """Run forward and backward twice: for memory, and for launches.
+
+    Args:
+        run: builds nothing, returns the output.
+    """
+    import torch_npu
+
+    out = run()
+    grad = torch.ones_like(out)
+    out.backward(grad)  # gradients exist from now on
+    del out
+    before = torch_npu.npu.memory_allocated()
+    torch_npu.npu.reset_peak_memory_stats()
+    run().backward(grad)
+    peak = torch_npu.npu.max_memory_allocated() - before
+    forward, backward = CountLaunches(), CountLaunches()
+    with forward:
+        out = run()
+    with backward:
+        out.backward(grad)
+    return {
+        "peak_bytes": torch.tensor(peak),
+        "forward": torch.tensor(forward.counts.total()),
+        "backward": torch.tensor(backward.counts.total()),
+    }
+
+
+def measure_attention(*, on: bool, tokens: int) -> Named:
+    """DotProductAttention, causal, without a mask tensor: bf16, batch 1, 4 heads of width 64."""
+    module = make_attention(
+        torch.bfloat16, flash=on, hidden_size=256, num_attention_heads=4, num_query_groups=2
+    )
+    q = make_random(tokens, 1, 4, 64, dtype=torch.bfloat16)
+    k, v = (make_random(tokens, 1, 2, 64, dtype=torch.bfloat16) for _ in range(2))
+    return measure(lambda: module(q, k, v, None))
+
+
+def measure_rmsnorm(*, on: bool, tokens: int) -> Named:
+    """RMSNorm of the local layer spec: bf16, width 1024."""
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+
+    config = make_rms_config(torch.bfloat16, **({"fused": True} if on else {}))
+    norm = WrappedTorchNorm(config, 1024).cuda().bfloat16()
+    x = make_random(tokens, 1, 1024, dtype=torch.bfloat16)
+    return measure(lambda: norm(x))
+
+
+def measure_rope(*, on: bool, tokens: int) -> Named:
+    """Rotary embedding of queries: bf16, batch 1, 4 heads of width 64."""
+    from megatron.core.models.common.embeddings.rope_utils import apply_rotary_pos_emb
+
+    config = make_rope_config(torch.bfloat16, **({"fused": True} if on else {}))
+    t = make_random(tokens, 1, 4, 64, dtype=torch.bfloat16)
+    angles = make_angles(tokens, 64)
+    return measure(lambda: apply_rotary_pos_emb(t, angles, config))
