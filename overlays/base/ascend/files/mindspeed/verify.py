@@ -25,6 +25,7 @@ import mindspeed
 from mindspeed.core.agreement import (
     DEFAULT_REQUIRED,
     DisagreementError,
+    LostStoreError,
     RankCheck,
     collect_facts,
     find_run_id,
@@ -135,8 +136,12 @@ def check_together(
         )
         try:
             warnings = check.run()
-        finally:
+        except LostStoreError:
+            raise
+        except DisagreementError:
             release()
+            raise
+        release()
     for name, value in right.items():
         if name in required and facts[name] != value:
             raise DisagreementError(f"all ranks are alike and wrong: {name}: {facts[name]}")
@@ -238,4 +243,8 @@ def first_slurm_host() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: a thread may wait for a store that never answers, and hold what exiting needs.
+    os._exit(code)

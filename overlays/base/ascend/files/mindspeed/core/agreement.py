@@ -20,7 +20,7 @@ from typing import Any, Protocol
 DEFAULT_REQUIRED = ("origin", "files", "build", "torch", "torch_npu")
 """Facts that must be the same; of others, a difference is a warning."""
 _NAMED_AT_MOST = 16
-_GRACE_S = 10.0
+_GRACE_S = 8.0
 
 
 class Store(Protocol):
@@ -41,6 +41,10 @@ class Store(Protocol):
 
 class DisagreementError(RuntimeError):
     """The ranks do not all run the same, or not all of them are there."""
+
+
+class LostStoreError(DisagreementError):
+    """The store does not answer; nothing more can be asked of it, a request may never return."""
 
 
 @dataclass
@@ -88,7 +92,7 @@ class RankCheck:
         thread.start()
         thread.join(self.timeout_s + 2 * _GRACE_S)
         if not ended:
-            raise DisagreementError(_tell_lost_store("no answer"))
+            raise LostStoreError(_tell_lost_store("no answer"))
         if isinstance(ended[0], BaseException):
             raise ended[0]
         return ended[0]
