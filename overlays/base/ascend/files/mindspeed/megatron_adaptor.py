@@ -5,8 +5,22 @@ is the patched one (else the features would be missing without a word), and prep
 which importing `megatron.core` does as well. It may stand before or after any other import.
 """
 
+from typing import Any
+
 from mindspeed.core.device import prepare_device
 from mindspeed.core.origin import check_origin
+
+
+def repatch(args: Any) -> None:
+    """Check that the options in `args`, a mapping or a namespace, are in this build.
+
+    Frameworks call it with options that they set later. There is nothing to patch: setting them on
+    Megatron's config is what switches features on.
+    """
+    from mindspeed.args_utils import check_options
+
+    check_options(args)
+
 
 check_origin()
 prepare_device()
