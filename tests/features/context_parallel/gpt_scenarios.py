@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 Named = dict[str, torch.Tensor]
 LENGTH, BATCH, VOCABULARY = 32, 2, 64
+DOCUMENT = 16  # where the second one begins
 
 
 def make_config(dtype: torch.dtype, **changes: Any) -> Any:
@@ -41,7 +42,7 @@ class Norm(torch.nn.LayerNorm):
             parameter.sequence_parallel = True  # type: ignore[attr-defined]
 
 
-def make_model(config: Any) -> Any:
+def make_model(config: Any, **stage: bool) -> Any:
     """GPT with rotary embeddings and upstream's local layers."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
@@ -58,6 +59,7 @@ def make_model(config: Any) -> Any:
         vocab_size=VOCABULARY,
         max_sequence_length=LENGTH,
         position_embedding_type="rope",
+        **stage,
     ).cuda()
     return model.bfloat16() if config.bf16 else model
 
@@ -70,7 +72,7 @@ def make_batch(seed: int, *, mask: str) -> dict[str, Any]:
     if mask != "none":
         hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1).expand(BATCH, 1, -1, -1)
     if mask == "reset":
-        document = (torch.arange(LENGTH) >= 11).int()
+        document = (torch.arange(LENGTH) >= DOCUMENT).int()
         hidden = hidden | (document[:, None] != document[None, :]) if hidden is not None else None
     batch = {
         "tokens": tokens,
@@ -136,3 +138,97 @@ def _sum_gradients(model: Any) -> None:
         _sum_over_context(parameter.grad)
         if getattr(parameter, "sequence_parallel", False):
             dist.all_reduce(parameter.grad, group=parallel_state.get_tensor_model_parallel_group())
+
+
+def train_packed(*, padded: bool, **changes: Any) -> Named:
+    """One step on two packed documents: the loss and every gradient.
+
+    Args:
+        padded: also give the padded lengths, the real ones being shorter.
+        changes: of the config.
+    """
+    from megatron.core import parallel_state
+    from megatron.core.packed_seq_params import PackedSeqParams
+
+    size = parallel_state.get_context_parallel_world_size()
+    rank = parallel_state.get_context_parallel_rank()
+    batch = make_batch(0, mask="none")
+    rows = []
+    for document in torch.arange(LENGTH, device="cpu").split(DOCUMENT):
+        chunks = document.chunk(2 * size)
+        rows += [chunks[rank], chunks[2 * size - 1 - rank]]
+    index = torch.cat(rows).cuda()
+    starts = torch.tensor([0, DOCUMENT, LENGTH], dtype=torch.int32).cuda()
+    lengths = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts}
+    if padded:
+        real = torch.tensor([0, DOCUMENT - 1, LENGTH - 3], dtype=torch.int32).cuda()
+        lengths = {"cu_seqlens_q": real, "cu_seqlens_kv": real}
+        lengths |= {"cu_seqlens_q_padded": starts, "cu_seqlens_kv_padded": starts}
+    packed = PackedSeqParams(
+        qkv_format="thd", max_seqlen_q=DOCUMENT, max_seqlen_kv=DOCUMENT, **lengths
+    )
+    tokens, positions, labels = (
+        batch[name][:1, index] for name in ("tokens", "position_ids", "labels")
+    )
+    model = make_model(make_config(torch.float32, **changes))
+    out = model(tokens, positions, None, labels=labels, packed_seq_params=packed)
+    return _finish(model, out)
+
+
+def train_documents(**changes: Any) -> Named:
+    """The same documents told apart by a mask, on a single rank."""
+    batch = make_batch(0, mask="reset")
+    model = make_model(make_config(torch.float32, **changes))
+    tokens, positions, mask, labels = (
+        batch[name][:1] for name in ("tokens", "position_ids", "attention_mask", "labels")
+    )
+    return _finish(model, model(tokens, positions, mask, labels=labels))
+
+
+def _finish(model: Any, losses: torch.Tensor) -> Named:
+    loss = losses.float().sum() / LENGTH
+    loss.backward()
+    _sum_gradients(model)
+    named = {"loss": _sum_over_context(loss.detach().clone())}
+    return named | {name: p.grad for name, p in model.named_parameters()}
+
+
+def train_pipeline(**changes: Any) -> Named:
+    """One step of two micro-batches over two pipeline stages: losses, gradients of this stage."""
+    from megatron.core import parallel_state
+    from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
+
+    config = make_config(
+        torch.float32, pipeline_model_parallel_size=2, pipeline_dtype=torch.float32, **changes
+    )
+    first = parallel_state.is_pipeline_first_stage()
+    last = parallel_state.is_pipeline_last_stage()
+    model = make_model(config, pre_process=first, post_process=last)
+    for parameter in model.parameters():
+        parameter.main_grad = torch.zeros_like(parameter)
+    batches = iter([slice_batch(make_batch(seed, mask="causal")) for seed in range(2)])
+
+    def sum_losses(out: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss = out.float().sum() / (BATCH * LENGTH)
+        return loss, {"loss": loss.detach().clone()}
+
+    def step(source: Any, stage: Any) -> tuple[torch.Tensor, Any]:
+        batch = next(source)
+        mask = batch["attention_mask"]
+        out = stage(batch["tokens"], batch["position_ids"], mask, labels=batch["labels"])
+        return out, sum_losses
+
+    found = get_forward_backward_func()(
+        forward_step_func=step,
+        data_iterator=batches,
+        model=model,
+        num_microbatches=2,
+        seq_length=LENGTH,
+        micro_batch_size=BATCH,
+        forward_only=False,
+    )
+    _sum_gradients(model)
+    # The schedule multiplies losses by the number of context-parallel ranks, for DDP to average.
+    size = parallel_state.get_context_parallel_world_size()
+    named = {name: p.grad / size for name, p in model.named_parameters()}
+    return named | {f"loss {i}": _sum_over_context(x["loss"].clone()) for i, x in enumerate(found)}

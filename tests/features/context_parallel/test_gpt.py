@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from harness.compare import assert_near
+from ascend_sim.ranks import RankError
+from harness.compare import assert_near, assert_same
 from harness.runner import Named, run_on_device
 from harness.trees import COMPARED_RELEASES, Trees
 from harness.worker import Scenario
@@ -55,8 +56,8 @@ CHOICES: dict[str, dict[str, Any]] = {
 }
 
 
-def scenario(**options: Any) -> Scenario:
-    return Scenario(f"{SCENARIOS}:train", tuple(options.items()))
+def scenario(function: str = "train", **options: Any) -> Scenario:
+    return Scenario(f"{SCENARIOS}:{function}", tuple(options.items()))
 
 
 def run(trees: Trees, tag: str, scenarios: list[Scenario], *, cp: int, **sizes: int) -> list[Named]:
@@ -85,6 +86,7 @@ def test_masks_that_come_as_tensors_are_those_of_a_single_rank(trees: Trees) -> 
     scenarios = [scenario(mask="reset", **CHOICES[name]) for name in chosen]
     scenarios += [scenario(mask="none", **CHOICES[name]) for name in chosen]
     scenarios += [scenario(mask="reset", attention_mask_type="causal", **CHOICES["p2p"])]
+    adaptive: dict[str, Any]
     adaptive = {"context_parallel_algo": "adaptive_cp_algo", "adaptive_cp_only_reschedule": True}
     hybrid = adaptive | {"context_parallel_algo": "hybrid_adaptive_cp_algo"}
     scenarios += [
@@ -116,6 +118,59 @@ def test_recomputed_and_narrow_models_are_those_of_a_single_rank(trees: Trees) -
     for name, x in narrow.items():
         error = (got_narrow[name].float() - x.float()).abs().max()
         assert error <= 2.5e-2 * x.float().abs().max(), name
+
+
+@pytest.mark.parametrize("tag", COMPARED_RELEASES)
+def test_packed_sequences_are_documents_told_apart_by_a_mask(trees: Trees, tag: str) -> None:
+    (want,) = run_on_device(trees.pristine(tag), [scenario("train_documents")])[0]
+    chosen = ("p2p", "a2a", "all_gather", "a2a+p2p")
+    options: list[dict[str, Any]]
+    options = [{"padded": padded, **CHOICES[n]} for n in chosen for padded in (False, True)]
+    scenarios = [scenario("train_packed", **each) for each in options]
+    for each, found in zip(options, run(trees, tag, scenarios, cp=4), strict=True):
+        assert_near(found, want, case=str(each))
+
+
+def test_pipeline_stages_go_with_it(trees: Trees) -> None:
+    tag = "core_v0.16.1"
+    sizes = {"pipeline_model_parallel_size": 2}
+    one = [scenario("train_pipeline")]
+    want = run_on_device(trees.pristine(tag), one, world_size=2, sizes=sizes)
+    tree = trees.patched(tag, OVERLAYS)
+    overlap: dict[str, Any] = {"use_cp_send_recv_overlap": True}  # makes groups, on every stage
+    each = [scenario("train_pipeline", **o) for o in (overlap, CHOICES["a2a"])]
+    sizes = {**sizes, "context_parallel_size": 2}
+    got = run_on_device(tree, each, world_size=4, sizes=sizes)
+    for rank, results in enumerate(got):
+        for found in results:
+            assert_near(found, want[rank // 2][0], case=f"rank {rank}")
+
+
+@pytest.mark.parametrize("tag", COMPARED_RELEASES)
+def test_without_context_parallelism_nothing_changes(trees: Trees, tag: str) -> None:
+    scenarios = [scenario(), scenario(dtype=torch.bfloat16), scenario(attention_dropout=0.2)]
+    want = run_on_device(trees.pristine(tag), scenarios)[0]
+    got = run_on_device(trees.patched(tag, OVERLAYS), scenarios)[0]
+    for found, expected in zip(got, want, strict=True):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cp_comm_type": "a2a+p2p"}, "needs --ulysses-degree-in-cp"),
+        ({"window_size": (4, 0)}, "a sliding window is not spread over ranks"),
+        ({"softmax_type": "off-by-one"}, "a softmax offset is not spread over ranks"),
+        ({"context_parallel_algo": "ulysses_cp_algo", "cp_comm_type": "all_gather"}, "disagree"),
+        ({"cp_window_size": 3}, "must divide"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_the_model(
+    trees: Trees, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(RankError) as caught:
+        run(trees, "core_v0.16.1", [scenario(**options)], cp=2)
+    assert words in str(caught.value)
 
 
 def test_one_key_head_is_gathered(trees: Trees) -> None:
