@@ -35,6 +35,7 @@ COMMANDS = {
     "bundle": "Make one archive to install from where there is no network.",
     "reconcile": "Take site-packages from any known state to a build, and back.",
     "pin": "List, verify or add pinned Megatron releases.",
+    "evidence": "Print the self-verification report of an overlay.",
     "doctor": "Look at this machine: git, Python, pip, torch, torch_npu, CANN.",
     "completion": "Print the shell completion script.",
 }
