@@ -56,7 +56,7 @@ def describe_fused() -> dict[str, Any]:
     from megatron.core.jit import jit_fuser
 
     class Layer:
-        @jit_fuser
+        @jit_fuser  # type: ignore[untyped-decorator]
         def scale(self, values: torch.Tensor, *, by: float = 2.0) -> torch.Tensor:
             """Multiply."""
             return values * by
