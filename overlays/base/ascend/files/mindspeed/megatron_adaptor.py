@@ -5,6 +5,7 @@ is the patched one (else the features would be missing without a word), and prep
 which importing `megatron.core` does as well. It may stand before or after any other import.
 """
 
+import importlib
 from typing import Any
 
 from mindspeed.core.device import prepare_device
@@ -17,9 +18,11 @@ def repatch(args: Any) -> None:
     Frameworks call it with options that they set later. There is nothing to patch: setting them on
     Megatron's config is what switches features on.
     """
-    from mindspeed.args_utils import check_options
-
-    check_options(args)
+    try:
+        module = importlib.import_module("mindspeed.args_utils")
+    except ModuleNotFoundError as error:
+        raise RuntimeError("repatch needs base/dropin, which this build has not") from error
+    module.check_options(args)
 
 
 check_origin()

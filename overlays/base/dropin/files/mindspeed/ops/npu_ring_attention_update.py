@@ -27,10 +27,16 @@ def npu_ring_attention_update(
 
     Returns:
         Output, maximum and sum, shaped as those of the first part.
+
+    Raises:
+        RuntimeError: this torch_npu lacks the operator; 2.9 does, 2.13 has it.
     """
     import torch_npu
 
-    return torch_npu.npu_ring_attention_update(
+    operator = getattr(torch_npu, "npu_ring_attention_update", None)
+    if operator is None:
+        raise RuntimeError(f"torch_npu {torch_npu.__version__} has no npu_ring_attention_update")
+    merged: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = operator(
         prev_attn_out,
         prev_softmax_max,
         prev_softmax_sum,
@@ -40,3 +46,4 @@ def npu_ring_attention_update(
         actual_seq_qlen=actual_seq_qlen,
         input_layout=layout,
     )
+    return merged
