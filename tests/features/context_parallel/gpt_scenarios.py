@@ -30,6 +30,10 @@ def make_config(dtype: torch.dtype, **changes: Any) -> Any:
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     }
+    if "backend" in changes:
+        from megatron.core.transformer.enums import AttnBackend
+
+        changes["attention_backend"] = AttnBackend[changes.pop("backend")]
     return TransformerConfig(**(settings | changes))
 
 

@@ -163,6 +163,7 @@ def test_without_context_parallelism_nothing_changes(trees: Trees, tag: str) -> 
         ({"softmax_type": "off-by-one"}, "a softmax offset is not spread over ranks"),
         ({"context_parallel_algo": "ulysses_cp_algo", "cp_comm_type": "all_gather"}, "disagree"),
         ({"cp_window_size": 3}, "must divide"),
+        ({"backend": "unfused"}, "attention_backend=unfused asks for upstream's own attention"),
     ],
 )
 def test_what_cannot_be_is_refused_by_the_model(

@@ -169,6 +169,12 @@ def _refuse_unsupported(module: Any) -> None:
                 f"context parallelism (context_parallel_size={config.context_parallel_size}) "
                 f"cannot be together with {field}={value}: {why} is not spread over ranks"
             )
+    backend = getattr(getattr(config, "attention_backend", None), "name", "auto")
+    if backend in ("unfused", "local"):
+        raise ValueError(
+            f"attention_backend={backend} asks for upstream's own attention, which has no context "
+            "parallelism: leave it at auto, or set flash"
+        )
     if module.attention_type not in ("self", None):
         raise ValueError(
             f"context parallelism is for self attention, not for {module.attention_type} attention"

@@ -1,0 +1,87 @@
+"""What context parallelism sends, launches and holds: `python benchmarks/context_parallel.py`.
+
+Runs one attention layer, forward and backward, on ranks of the simulated device, and prints what
+each algorithm sent, launched and kept, beside the formula of
+`mindspeed.core.context_parallel.costs`.
+"""
+
+import importlib.util
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_ROOT = Path(__file__).parents[1]
+# A module `features` lies beside this script, and would hide the folder of that name in tests.
+sys.path = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
+sys.path[:0] = [str(_ROOT / "tools"), str(_ROOT / "tests")]
+
+from ascend_sim import ranks  # noqa: E402  (from this checkout)
+from features.context_parallel.cp_measures import measure  # noqa: E402
+from features.context_parallel.cp_ranks import Case  # noqa: E402
+
+RANKS = 4
+SHAPE: dict[str, Any] = {
+    "length": 512,
+    "batch": 1,
+    "heads": 8,
+    "key_heads": 2,
+    "width": 64,
+    "value_width": 64,
+}
+ROWS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "ring": ({}, "ring", {}),
+    "ring, fused merge": ({"fused_merge": True}, "ring", {}),
+    "ring, BNSD": ({"bnsd": True}, "ring", {}),
+    "ring, cache half": ({"keep": "half"}, "ring", {"keep": "half"}),
+    "ring, cache full": ({"keep": "full"}, "ring", {"keep": "full"}),
+    "double ring, W = 2": ({"algorithm": "double_ring", "window": 2}, "ring", {"window": 2}),
+    "kv-all-gather": ({"algorithm": "kv_allgather"}, "kv_allgather", {}),
+    "ulysses": ({"algorithm": "ulysses"}, "ulysses", {}),
+    "hybrid 2 x 2": ({"algorithm": "hybrid"}, "hybrid", {"ulysses": 2}),
+}
+
+
+def load_costs(folder: str) -> ModuleType:
+    """The formulas, imported from their file."""
+    path = Path(folder, "mindspeed", "core", "context_parallel", "costs.py")
+    spec = importlib.util.spec_from_file_location("context_parallel_costs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    """Measure and print a table."""
+    with tempfile.TemporaryDirectory() as folder:
+        overlays = _ROOT / "overlays"
+        roots = sorted(overlays.glob("context-parallel/*/files"))
+        for files in [overlays / "base/ascend/files", *roots]:
+            shutil.copytree(files, folder, dirs_exist_ok=True)
+        costs = load_costs(folder)
+        cases = [Case(**{"algorithm": "ring", "npu": True, **SHAPE, **row[0]}) for row in
+                 ROWS.values()]  # fmt: skip
+        server = ranks.server(path=[folder], preload=ranks.DEFAULT_PRELOAD)
+        found = server.run(measure, cases, world_size=RANKS, timeout_s=300)[1]
+    print(f"{RANKS} ranks, fp32, causal, {SHAPE}")
+    print("| algorithm | KiB sent forward, backward | formula | messages | launches | KiB peak |")
+    print("|---|---|---|---|---|---|")
+    shape = costs.Shape(**SHAPE, element_bytes=4)
+    for (name, (_, formula, options)), row in zip(ROWS.items(), found, strict=True):
+        cost = getattr(costs, f"cost_{formula}")(shape, RANKS, **options)
+        launches = sum(kind == "compute" for kind, _, _ in row["log"])
+        print(
+            f"| {name} | {row['forward_bytes'] // 1024}, {row['backward_bytes'] // 1024} | "
+            f"{cost.forward_bytes // 1024}, {cost.backward_bytes // 1024} | "
+            f"{row['forward_messages']} + {row['backward_messages']} | {launches} | "
+            f"{row['peak_bytes'] // 1024} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
