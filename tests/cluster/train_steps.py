@@ -42,8 +42,12 @@ def build_model() -> GPTModel:
 def main(steps: int) -> None:
     """Train, averaging gradients over the data-parallel ranks."""
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", timeout=timedelta(seconds=20))
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=2)
+    dist.init_process_group("nccl", timeout=timedelta(seconds=15))
+    # How long a collective waits for a host that is gone; Megatron's default is half an hour.
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=2,
+        distributed_timeout_minutes=0.25,
+    )
     tensor_parallel.model_parallel_cuda_manual_seed(1)
     torch.manual_seed(1)
     model = build_model()

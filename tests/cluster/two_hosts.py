@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -99,10 +100,17 @@ class TwoHosts:
         run_ip("-n", self.spaces[1], "link", "set", "eth0", "down")
 
     def stop(self) -> None:
-        """End everything that was started."""
+        """End everything that was started; launchers give their workers sessions of their own."""
+        for space in self.spaces:
+            listed = subprocess.run(
+                ["ip", "netns", "pids", space], capture_output=True, text=True, check=False
+            )
+            for pid in listed.stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
         for running in self.running:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.process.pid, 9)
+                os.killpg(running.process.pid, signal.SIGKILL)
             running.process.wait()
             running.join()
 
