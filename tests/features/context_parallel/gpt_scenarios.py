@@ -46,13 +46,14 @@ class Norm(torch.nn.LayerNorm):
             parameter.sequence_parallel = True  # type: ignore[attr-defined]
 
 
-def make_model(config: Any, **stage: bool) -> Any:
-    """GPT with rotary embeddings and upstream's local layers."""
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+def make_model(config: Any, *, with_te_names: bool = False, **stage: bool) -> Any:
+    """GPT with rotary embeddings and upstream's local layers, or those of TransformerEngine."""
+    from megatron.core.models.gpt import gpt_layer_specs
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
-    layer = get_gpt_layer_local_spec()
+    name = "with_transformer_engine" if with_te_names else "local"
+    layer = getattr(gpt_layer_specs, f"get_gpt_layer_{name}_spec")()
     if config.sequence_parallel:  # which upstream's fallback norm refuses
         layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
         layers = [layer] * config.num_layers
@@ -98,7 +99,12 @@ def slice_batch(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def train(
-    dtype: torch.dtype = torch.float32, *, steps: int = 2, mask: str = "causal", **changes: Any
+    dtype: torch.dtype = torch.float32,
+    *,
+    steps: int = 2,
+    mask: str = "causal",
+    with_te_names: bool = False,
+    **changes: Any,
 ) -> Named:
     """Train some steps of plain SGD.
 
@@ -106,7 +112,7 @@ def train(
         The losses, summed over ranks, and the parameters in the end.
     """
     config = make_config(dtype, **changes)
-    model = make_model(config)
+    model = make_model(config, with_te_names=with_te_names)
     losses = []
     for step in range(steps):
         batch = slice_batch(make_batch(step, mask=mask))
@@ -144,11 +150,12 @@ def _sum_gradients(model: Any) -> None:
             dist.all_reduce(parameter.grad, group=parallel_state.get_tensor_model_parallel_group())
 
 
-def train_packed(*, padded: bool, **changes: Any) -> Named:
+def train_packed(*, padded: bool, with_te_names: bool = False, **changes: Any) -> Named:
     """One step on two packed documents: the loss and every gradient.
 
     Args:
         padded: also give the padded lengths, the real ones being shorter.
+        with_te_names: layers of the spec with TransformerEngine's names.
         changes: of the config.
     """
     from megatron.core import parallel_state
@@ -174,13 +181,13 @@ def train_packed(*, padded: bool, **changes: Any) -> Named:
     tokens, positions, labels = (
         batch[name][:1, index] for name in ("tokens", "position_ids", "labels")
     )
-    model = make_model(make_config(torch.float32, **changes))
+    model = make_model(make_config(torch.float32, **changes), with_te_names=with_te_names)
     out = model(tokens, positions, None, labels=labels, packed_seq_params=packed)
     return _finish(model, out)
 
 
 def train_documents(**changes: Any) -> Named:
-    """The same documents told apart by a mask, on a single rank."""
+    """The same documents on a single rank, told apart by a mask."""
     batch = make_batch(0, mask="reset")
     model = make_model(make_config(torch.float32, **changes))
     tokens, positions, mask, labels = (

@@ -131,6 +131,30 @@ def test_packed_sequences_are_documents_told_apart_by_a_mask(trees: Trees, tag: 
         assert_near(found, want, case=str(each))
 
 
+@pytest.mark.parametrize("tag", COMPARED_RELEASES)
+def test_layers_with_the_names_of_transformer_engine_are_spread_too(trees: Trees, tag: str) -> None:
+    overlays = ("base/te", "attention/flash-attention", *OVERLAYS)
+    tree = trees.patched(tag, overlays)
+    one = [scenario(with_te_names=True)]
+    one += [scenario("train_packed", padded=False, with_te_names=True)]
+    want, packed = run_on_device(tree, one)[0]
+    sizes: dict[str, Any] = {
+        "context_parallel_size": 4,
+        "hierarchical_context_parallel_sizes": [2, 2],
+    }
+    chosen = ("p2p", "a2a", "all_gather", "a2a+p2p")
+    each = [scenario(with_te_names=True, **CHOICES[name]) for name in chosen]
+    each += [
+        scenario("train_packed", padded=padded, with_te_names=True, **CHOICES["p2p"])
+        for padded in (False, True)
+    ]
+    got = run_on_device(tree, each, world_size=4, sizes=sizes)[0]
+    for name, found in zip(chosen, got, strict=False):
+        assert_near(found, want, case=name)
+    for found in got[len(chosen) :]:
+        assert_near(found, packed)
+
+
 def test_pipeline_stages_go_with_it(trees: Trees) -> None:
     tag = "core_v0.16.1"
     sizes = {"pipeline_model_parallel_size": 2}

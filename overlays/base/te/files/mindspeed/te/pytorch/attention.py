@@ -10,6 +10,7 @@ Dims: s queries, t keys, b batch, n query heads, g key heads, d key width, v val
 of all packed sequences.
 """
 
+import importlib
 import importlib.util
 import math
 import os
@@ -86,11 +87,13 @@ class DotProductAttention(TransformerEngineModule):
         """Say over which ranks the sequence is split.
 
         Raises:
-            RuntimeError: more than one.
+            RuntimeError: more than one, and this build has no overlay context-parallel/core.
+            ValueError: settings that it refuses.
         """
         groups = cp_group if isinstance(cp_group, (list, tuple)) else [cp_group]
-        if any(group is not None and group.size() > 1 for group in groups):
-            refuse("context parallelism in TEDotProductAttention")
+        self.is_spread = any(group is not None and group.size() > 1 for group in groups)
+        if self.is_spread:
+            _load_spread().confirm_spread(self, cp_group)
         self.cp_group = cp_group
         self.cp_global_ranks = cp_global_ranks
         self.cp_stream = cp_stream
@@ -155,6 +158,11 @@ class DotProductAttention(TransformerEngineModule):
             refuse(f"DotProductAttention with {', '.join(asked_for) or core_attention_bias_type}")
         layout = qkv_format or self.qkv_format
         kind = make_kind(attn_mask_type or self.attn_mask_type, window_size or self.window_size)
+        if self.is_spread:
+            return self._attend_spread(
+                query_layer, key_layer, value_layer, attention_mask, core_attention_bias, kind,
+                layout, (cu_seqlens_q, cu_seqlens_q_padded),
+            )  # fmt: skip
         if layout == "thd":
             tables = cu_seqlens_q, cu_seqlens_kv, cu_seqlens_q_padded, cu_seqlens_kv_padded
             packed = Packed.read(tables, num_queries=len(query_layer), num_keys=len(key_layer))
@@ -203,6 +211,36 @@ class DotProductAttention(TransformerEngineModule):
         with self._fork():
             return attend_packed(query, key, value, packed=packed, kind=kind, **self._settings())
 
+    def _attend_spread(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: Mask,
+        bias: torch.Tensor | None,
+        kind: Kind,
+        layout: str,
+        tables: tuple[torch.Tensor | None, torch.Tensor | None],
+    ) -> torch.Tensor:
+        """Over the ranks of `cp_group`, by the overlays context-parallel."""
+        if bias is not None or layout not in ("sbhd", "thd"):
+            raise ValueError(
+                "context parallelism takes no core_attention_bias, and qkv_format sbhd or thd, not "
+                f"{layout}"
+            )
+        out: torch.Tensor = _load_spread().attend_spread(
+            self,
+            query,
+            key,
+            value,
+            mask=mask,
+            kind=kind.name,
+            random_state=self._fork(),
+            tables=tables if layout == "thd" else None,
+            **self._settings(),
+        )
+        return out
+
     def _settings(self) -> dict[str, Any]:
         return {
             "scale": self.softmax_scale,
@@ -238,6 +276,23 @@ class DotProductAttention(TransformerEngineModule):
                 f"attention_backend={backend} asks for Ascend's operator: {obstacle}"
             )
         return obstacle is None
+
+
+_SPREAD = "mindspeed.core.context_parallel.te_wiring"
+
+
+def _load_spread() -> Any:
+    """What computes attention over a sequence that is spread over ranks.
+
+    Raises:
+        RuntimeError: it is not in this build.
+    """
+    try:
+        return importlib.import_module(_SPREAD)
+    except ModuleNotFoundError as error:
+        if error.name is None or not _SPREAD.startswith(error.name):
+            raise
+        refuse("context parallelism in TEDotProductAttention without context-parallel/core")
 
 
 _BIAS_TYPES = ("no_bias", "post_scale_bias")

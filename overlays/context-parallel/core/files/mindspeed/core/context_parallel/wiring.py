@@ -9,19 +9,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from mindspeed.core.context_parallel.attention import Attention, load_attention
-from mindspeed.core.context_parallel.block_kernel import NpuKernel, require_operator
-from mindspeed.core.context_parallel.choice import Choice, choose
+from mindspeed.core.context_parallel.attention import load_attention
+from mindspeed.core.context_parallel.block_kernel import require_operator
+from mindspeed.core.context_parallel.choice import choose
 from mindspeed.core.context_parallel.exchange import ProcessGroup
-from mindspeed.core.context_parallel.groups import find_groups
-from mindspeed.core.context_parallel.masks import is_causal, read_rows
-from mindspeed.core.context_parallel.online_softmax import BNSD, SBND, TND
-from mindspeed.core.context_parallel.packing import read_starts
-from mindspeed.core.context_parallel.problem import Problem
+from mindspeed.core.context_parallel.layer import Layer, attend_layer
 from torch import Tensor
-
-_CAUSAL = ("causal", "padding_causal", "causal_bottom_right")
-_FULL = ("no_mask", "padding")
 
 
 def attach_context_parallel(module: Any, inner: Callable[..., Tensor] | None) -> Any:
@@ -38,104 +31,38 @@ def attach_context_parallel(module: Any, inner: Callable[..., Tensor] | None) ->
     if module.config.context_parallel_size == 1:
         return inner
     choice = choose(module.config, module.layer_number)
-    _refuse_unsupported(module)
+    refuse_unsupported(module)
     require_operator()
-    algorithm = load_attention(choice)
-
-    def attend(
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        attn_mask_type: Any = None,
-        attention_bias: Tensor | None = None,
-        packed_seq_params: Any = None,
-    ) -> Tensor:
-        if attention_bias is not None:
-            raise ValueError("context parallelism takes no attention_bias")
-        return _attend(
-            module, query, key, value, attention_mask, packed_seq_params, choice, algorithm
-        )
-
+    load_attention(choice)
     return attend
 
 
-def _attend(
+def attend(
     module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None,
-    packed: Any,
-    choice: Choice,
-    algorithm: Attention,
+    attention_mask: Tensor | None,
+    attn_mask_type: Any = None,
+    attention_bias: Tensor | None = None,
+    packed_seq_params: Any = None,
 ) -> Tensor:
-    """[l, b, n, d] to [l, b, n * v]; packed [l, n, d] to [l, n * v]."""
-    if len(query) != len(key):
-        raise ValueError(
-            f"context parallelism is for self attention of equal lengths, there are {len(query)} "
-            f"queries and {len(key)} keys"
-        )
-    if getattr(packed, "cp_group", None) is not None or getattr(packed, "local_cp_size", None):
-        raise ValueError(
-            "packed sequences with a context-parallel group of their own (hybrid_context_parallel, "
-            "dynamic context parallelism) are not supported"
-        )
-    groups = find_groups(_find_group(module), choice)
-    dropout = module.attention_dropout.p if module.training else 0.0
-    problem = _pose(module, query, mask, packed, choice, groups.whole.rank(), 1.0 - dropout)
-    with _fork_random_state(module, dropout):
-        out = algorithm(query, key, value, problem, choice=choice, groups=groups)
-    return out.reshape(*out.shape[:-2], -1)
-
-
-def _pose(
-    module: Any,
-    query: Tensor,
-    mask: Tensor | None,
-    packed: Any,
-    choice: Choice,
-    rank: int,
-    keep_prob: float,
-) -> Problem:
-    kind = module.attn_mask_type.name
-    length = len(query) * choice.size
+    """`DotProductAttention.forward`; see `layer.attend_layer`."""
+    if attention_bias is not None:
+        raise ValueError("context parallelism takes no attention_bias")
     scale = module.softmax_scale
     if module.config.apply_query_key_layer_scaling:
         scale *= module.layer_number  # upstream divides here and multiplies in its softmax
-    if packed is not None:
-        if kind not in _CAUSAL + _FULL:
-            raise ValueError(f"attn_mask_type {kind} says nothing about packed sequences")
-        if choice.bnsd:
-            raise ValueError("--megatron-cp-in-bnsd: packed sequences have a layout of their own")
-        starts = read_starts(packed, length=length, num_ranks=choice.size, causal=kind in _CAUSAL)
-        kernel = NpuKernel(TND, scale, keep_prob)
-        return Problem(kernel, "causal" if kind in _CAUSAL else "full", starts, packed=True)
-    if length % (2 * choice.size) or len(query) % 2:
-        raise ValueError(
-            f"{len(query)} rows on each of {choice.size} context-parallel ranks: the sequence must "
-            f"be a multiple of {2 * choice.size}"
-        )
-    problem = Problem(
-        NpuKernel(BNSD if choice.bnsd else SBND, scale, keep_prob), "full", (0, length)
+    dropout = module.attention_dropout.p if module.training else 0.0
+    layer = Layer(
+        choose(module.config, module.layer_number),
+        module.attn_mask_type.name,
+        scale,
+        dropout,
+        _find_group(module),
+        _fork_random_state(module, dropout),
     )
-    if mask is None or (choice.mask_type == "causal" and kind in _CAUSAL):
-        if kind not in (*_CAUSAL, "no_mask"):
-            raise ValueError(f"attn_mask_type {kind} needs an attention_mask, there is none")
-        return _with(problem, "causal" if kind in _CAUSAL else "full", None)
-    rows = read_rows(mask, problem.place(choice.size), rank)
-    if (
-        choice.mask_type == ""
-        and kind in _CAUSAL
-        and is_causal(rows, problem.place(choice.size), rank)
-    ):
-        return _with(problem, "causal", None)
-    return _with(problem, "given", rows)
-
-
-def _with(problem: Problem, kind: Any, mask: Tensor | None) -> Problem:
-    return Problem(problem.kernel, kind, problem.starts, mask=mask)
+    return attend_layer(layer, query, key, value, mask=attention_mask, packed=packed_seq_params)
 
 
 def _find_group(module: Any) -> ProcessGroup:
@@ -156,7 +83,12 @@ def _fork_random_state(module: Any, dropout: float) -> AbstractContextManager[An
     return forked
 
 
-def _refuse_unsupported(module: Any) -> None:
+def refuse_unsupported(module: Any) -> None:
+    """Refuse what a module asks for and cannot be spread.
+
+    Raises:
+        ValueError: with the setting and the reason.
+    """
     config = module.config
     for field, off, why in (
         ("window_size", None, "a sliding window"),
