@@ -1,4 +1,4 @@
-"""Core 0.17 and later ask for Python 3.12: where one with torch is found, they are tested there too.
+"""Core 0.17 and later ask for Python 3.12: where one with torch is, they are tested there too.
 
 On Python 3.11 these releases run when put on the path, as the other tests do. The interpreter is
 $MINDSPEED_OVERLAY_TEST_PYTHON, or `python3.12` with torch, torch_npu, pytest and hypothesis.
