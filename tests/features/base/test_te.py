@@ -214,8 +214,9 @@ NAMES = (f"{CHECKS}:describe_names", ())
 WARNINGS = (f"{CHECKS}:import_with_warnings", ())
 
 
-def test_wrappers_are_classes_over_the_stand_in(release: str, trees: Trees) -> None:
-    found = run_on_cpu([trees.patched(release, OVERLAYS)], WARNINGS, NAMES)
+@pytest.mark.parametrize("tag", COMPARED_RELEASES)
+def test_wrappers_are_classes_over_the_stand_in(trees: Trees, tag: str) -> None:
+    found = run_on_cpu([trees.patched(tag, OVERLAYS)], WARNINGS, NAMES)
     assert found[0] == []
     assert found[1] == {
         "base": "mindspeed.te.pytorch.linear",
@@ -226,7 +227,7 @@ def test_wrappers_are_classes_over_the_stand_in(release: str, trees: Trees) -> N
         "stand-in": True,
         "importable": False,
     }
-    assert found[1]["have"] is (None if release == "core_v0.12.1" else True)
+    assert found[1]["have"] is (None if tag == "core_v0.12.1" else True)
 
 
 @pytest.mark.parametrize("fault", ["raise OSError('libcudart.so.12: not found')", "import absent"])
