@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds to wait for a rank")
     parser.add_argument("--lock", type=Path, help="build.lock.json: the build that must run")
+    parser.add_argument("--collect", type=Path, help="write what a bug report needs of all ranks")
     chosen = parser.parse_args(arguments)
     # The store needs no device, and loading torch_npu takes seconds.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
@@ -56,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         unknown = sorted({*required} - {*facts})
         if unknown:
             parser.error(f"--require names {unknown[0]!r}; known are {', '.join(facts)}")
-        warnings = check_together(facts, rank, world_size, required, chosen.timeout)
+        warnings = check_together(
+            facts, rank, world_size, required, chosen.timeout, collect=chosen.collect
+        )
         check_lock(facts, chosen.lock)
     except DisagreementError as error:
         # Every rank knows the whole story; one of each host tells it.
@@ -114,9 +117,23 @@ def _is_never_checked(source: Path) -> bool:
 
 
 def check_together(
-    facts: dict[str, str], rank: int, world_size: int, required: tuple[str, ...], timeout_s: float
+    facts: dict[str, str],
+    rank: int,
+    world_size: int,
+    required: tuple[str, ...],
+    timeout_s: float,
+    *,
+    collect: Path | None = None,
 ) -> list[str]:
     """Compare with the other ranks; alone, with what is right.
+
+    Args:
+        facts: of this rank.
+        rank: of this process, of `world_size`.
+        world_size: number of ranks.
+        required: facts that must be the same.
+        timeout_s: how long to wait for a rank.
+        collect: a file for what all ranks tell of themselves, written before they are compared.
 
     Raises:
         DisagreementError: as `RankCheck.settle`, and where this host is wrong in itself.
@@ -125,6 +142,8 @@ def check_together(
     warnings: list[str] = []
     if world_size > 1:
         store, release = open_store(rank, world_size, timeout_s)
+        if collect:
+            write_survey(store, facts, rank, world_size, collect, timeout_s)
         check = RankCheck(
             facts,
             store,
@@ -142,10 +161,30 @@ def check_together(
             release()
             raise
         release()
+    elif collect:
+        write_survey(None, facts, rank, world_size, collect, timeout_s)
     for name, value in right.items():
         if name in required and facts[name] != value:
             raise DisagreementError(f"all ranks are alike and wrong: {name}: {facts[name]}")
     return warnings
+
+
+def write_survey(
+    store: Any, facts: dict[str, str], rank: int, world_size: int, path: Path, timeout_s: float
+) -> None:
+    """One file about all ranks, written by rank 0."""
+    from mindspeed.core.survey import describe_rank, gather_ranks
+
+    found = gather_ranks(
+        store,
+        describe_rank(facts),
+        rank=rank,
+        world_size=world_size,
+        run_id=find_run_id(),
+        timeout_s=timeout_s,
+    )
+    if found is not None:
+        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def check_lock(facts: dict[str, str], lock: Path | None) -> None:
