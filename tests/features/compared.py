@@ -6,9 +6,11 @@ with the pristine tree, one with a tree that has all their overlays.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 from harness.compare import assert_near, assert_same
 from harness.runner import Named, run_on_device
@@ -75,30 +77,38 @@ class Compared:
 
 
 class Sweep:
-    """Compares all features on a release when the first of them is asked for."""
+    """Compares all features on a release when the first of them is asked for.
 
-    def __init__(self, trees: Trees, features: tuple[Feature, ...]) -> None:
+    Test processes that run side by side share what they find in a folder.
+    """
+
+    def __init__(self, trees: Trees, features: tuple[Feature, ...], folder: Path) -> None:
         self._trees = trees
         self._features = features
-        self._found: dict[tuple[str, str], Compared] = {}
+        self._folder = folder
 
     def compare(self, tag: str, feature: Feature) -> Compared:
         """The results of one feature on one release."""
-        if (tag, feature.overlay) not in self._found:
-            self._run(tag)
-        return self._found[tag, feature.overlay]
+        path = self._folder / f"sweep-{tag}.pt"
+        with FileLock(path.with_suffix(".lock")):
+            if not path.is_file():
+                torch.save(self._run(tag), path)
+            found = torch.load(path, weights_only=True)
+        keys = list(feature.find_cases(tag))
+        results = (dict(zip(keys, part, strict=True)) for part in found[feature.overlay])
+        return Compared(*results)
 
-    def _run(self, tag: str) -> None:
+    def _run(self, tag: str) -> dict[str, list[list[Named]]]:
+        """For each feature: its cases on the pristine tree, off and on."""
         off = [s for feature in self._features for s in feature.make_scenarios(tag, on=False)]
         on = [s for feature in self._features for s in feature.make_scenarios(tag, on=True)]
         overlays = tuple(feature.overlay for feature in self._features)
         pristine = run_on_device(self._trees.pristine(tag), off)[0]
         patched = run_on_device(self._trees.patched(tag, overlays), [*off, *on])[0]
-        start = 0
+        found, start = {}, 0
         for feature in self._features:
-            keys = list(feature.find_cases(tag))
+            stop = start + len(feature.find_cases(tag))
             parts = (pristine, patched[: len(off)], patched[len(off) :])
-            stop = start + len(keys)
-            results = [dict(zip(keys, part[start:stop], strict=True)) for part in parts]
-            self._found[tag, feature.overlay] = Compared(*results)
+            found[feature.overlay] = [part[start:stop] for part in parts]
             start = stop
+        return found

@@ -17,9 +17,6 @@ TABLE_PATH = "mindspeed/option_table.py"
 GENERATED = {TABLE_PATH: OPTIONS_OVERLAY, HOOK_TABLE_PATH: HOOKS_OVERLAY}
 """Each generated file and the overlay that it belongs to."""
 
-GENERATED = {TABLE_PATH: OPTIONS_OVERLAY, HOOK_TABLE_PATH: HOOKS_OVERLAY}
-"""Each generated file and the overlay that it belongs to."""
-
 _HEAD = '''\
 """The options of this build; written by mindspeed-overlay from the overlay.toml files."""
 

@@ -10,7 +10,8 @@ from harness.runner import run_on_device
 from harness.trees import ALL_RELEASES, Trees
 
 
-@pytest.fixture(scope="module", params=ALL_RELEASES)
+# From the newest on: a process beside this one begins with the oldest, and they share results.
+@pytest.fixture(scope="module", params=ALL_RELEASES[::-1])
 def compared(request: pytest.FixtureRequest, sweep: Sweep) -> Compared:
     """One release: the pristine tree, the patched one with the option off, and with it on."""
     return sweep.compare(request.param, FUSED_RMSNORM)
