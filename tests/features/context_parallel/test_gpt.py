@@ -8,7 +8,7 @@ import torch
 from ascend_sim.ranks import RankError
 from harness.compare import assert_near, assert_same
 from harness.runner import Named, run_on_device
-from harness.trees import COMPARED_RELEASES, Trees
+from harness.trees import ALL_RELEASES, COMPARED_RELEASES, Trees
 from harness.worker import Scenario
 
 SCENARIOS = "features.context_parallel.gpt_scenarios"
@@ -76,6 +76,20 @@ def test_every_algorithm_trains_like_a_single_rank(trees: Trees, tag: str) -> No
     assert want["losses"][0] > want["losses"][-1] or steps < 10
     for name, found in zip(names, got, strict=True):
         assert_near(found, want, case=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tag", [tag for tag in ALL_RELEASES if tag not in COMPARED_RELEASES])
+def test_every_exchange_trains_on_the_other_releases(trees: Trees, tag: str) -> None:
+    (want,) = run_on_device(trees.pristine(tag), [scenario()])[0]
+    (documents,) = run_on_device(trees.pristine(tag), [scenario("train_documents")])[0]
+    chosen = ("p2p", "a2a", "all_gather", "a2a+p2p", "each layer")
+    each = [scenario(**CHOICES[name]) for name in chosen]
+    each += [scenario("train_packed", padded=True, **CHOICES[name]) for name in chosen]
+    got = run(trees, tag, each, cp=4)
+    for index, name in enumerate(chosen):
+        assert_near(got[index], want, case=name)
+        assert_near(got[len(chosen) + index], documents, case=f"{name}, packed")
 
 
 def test_masks_that_come_as_tensors_are_those_of_a_single_rank(trees: Trees) -> None:
