@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+
 _CANN_HOMES = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/cann")
 
 
@@ -38,6 +40,7 @@ def examine() -> list[Finding]:
         _distribution("torch", "needed where models run: `pip install torch`"),
         _distribution("torch-npu", "needed on Ascend hosts, in the version that matches torch"),
         _torch_pair(),
+        _operator_floor(),
         _cann(),
         _devices(),
         _distribution("megatron-core", "install the wheel that `mindspeed-overlay build` prints"),
@@ -121,6 +124,25 @@ def _torch_pair() -> Finding:
         return Finding("torch and torch-npu", "ok", "versions match")
     advice = f"install torch-npu of torch's version {torch.partition('+')[0]}"
     return Finding("torch and torch-npu", "missing", f"{torch} and {npu} do not match", advice)
+
+
+def _operator_floor() -> Finding:
+    """The installed torch_npu against the floors that the built-in overlays state."""
+    from mindspeed_overlay.data import default_overlays, default_pins
+    from mindspeed_overlay.overlay import load_overlays
+    from mindspeed_overlay.pins import load_pins
+
+    name, found = "torch-npu of overlays", _version("torch-npu")
+    if not found:
+        return Finding(name, "absent", "torch-npu is not installed")
+    tags = tuple(release.tag for release in load_pins(default_pins()).releases)
+    overlays = load_overlays(default_overlays(), tags=tags).overlays
+    too_new = [o for o in overlays if o.torch_npu and found not in SpecifierSet(o.torch_npu)]
+    if not too_new:
+        return Finding(name, "ok", f"{found} serves every overlay")
+    needs = ", ".join(f"{o.id} needs {o.torch_npu}" for o in too_new)
+    advice = "install a newer torch-npu, or build --without these overlays"
+    return Finding(name, "missing", f"{found}: {needs}", advice)
 
 
 def _cann() -> Finding:

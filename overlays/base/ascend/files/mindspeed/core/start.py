@@ -7,6 +7,8 @@
 import os
 import warnings
 
+import mindspeed
+from mindspeed.core.floors import check_torch_npu
 from mindspeed.core.origin import check_origin
 
 
@@ -14,9 +16,11 @@ def check_start() -> None:
     """Make sure that nothing hides this build and that all ranks run it.
 
     Raises:
-        RuntimeError: another Megatron is imported here (`check_origin`), the ranks differ in build,
-            torch or torch_npu, or a rank does not come.
+        RuntimeError: torch_npu is older than an overlay needs (`check_torch_npu`), another Megatron
+            is imported here (`check_origin`), the ranks differ in build, torch or torch_npu, or a
+            rank does not come.
     """
+    check_torch_npu(mindspeed.build_info())
     if os.environ.get("MINDSPEED_VERIFY") == "0" or not _has_peers():
         check_origin()
         return
