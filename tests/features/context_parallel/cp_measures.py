@@ -1,5 +1,6 @@
 """What a layer of context-parallel attention sends, keeps and launches on each rank."""
 
+import gc
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from features.context_parallel.cp_ranks import Case, make_inputs, run_algorithm
 
 def measure(cases: list[Case]) -> list[dict[str, Any]]:
     """For each case the numbers of this rank, after one pass that makes masks and groups."""
+    gc.disable()  # what lies in cycles would be freed at one time or another
     return [_measure(case) for case in cases]
 
 
@@ -22,6 +24,7 @@ def _measure(case: Case) -> dict[str, Any]:
     run_algorithm(case, given, hidden).sum().backward()
     for x in given:
         x.grad = None
+    gc.collect()
     npu.synchronize()
     before = npu.memory_allocated()
     npu.reset_peak_memory_stats()
@@ -30,8 +33,9 @@ def _measure(case: Case) -> dict[str, Any]:
         out = run_algorithm(case, given, hidden)
         comm_log.mark("backward")
         forward = _count()
-        kept = npu.memory_allocated() - before
         peak = npu.max_memory_allocated() - before
+        gc.collect()
+        kept = npu.memory_allocated() - before
         out.backward(torch.ones_like(out))
     total = _count()
     found = {
