@@ -25,7 +25,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PLATFORM = f"linux_{platform.machine()}"
 MLP = "megatron/core/transformer/mlp.py"
 INIT = "megatron/core/__init__.py"
-OURS = ("__init__", "agreement", "origin", "start", "survey")
+OURS = ("__init__", "agreement", "floors", "origin", "start", "survey")
 ASCEND_FILES = Path(__file__).parents[2] / "overlays/base/ascend/files/mindspeed"
 
 

@@ -328,7 +328,7 @@ def test_a_publisher_killed_at_any_step_leaves_an_index_that_works(
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "tiny"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a tiny tmpfs needs root")
     try:

@@ -266,7 +266,8 @@ for step in range(1, 200):
     known.add(state)
     assert build() == 0, step
     assert next(out.glob("*.whl")).read_bytes() == reference, step
-    assert not list(out.glob(".*")), (step, "leftovers of a killed run")
+    left = [(str(p), p.stat().st_mode) for q in out.glob(".*") for p in (q, *q.rglob("*"))]
+    assert not left, (step, "leftovers of a killed run", left)
 print(step, "steps")
 """
 

@@ -80,6 +80,17 @@ def write_atomically(path: Path, data: bytes) -> None:
         _sync(path.parent)
 
 
+def write_if_changed(path: Path, data: bytes) -> None:
+    """Make `path` a file of `data`, and remove what a killed run left beside it.
+
+    Raises:
+        OSError: the disk refused (full, read-only). Nothing changed.
+    """
+    clean_leftovers(path)
+    if not (path.is_file() and path.read_bytes() == data):
+        write_atomically(path, data)
+
+
 def write_files(root: Path, files: Mapping[str, bytes]) -> None:
     """Write new files under `root` and flush them to disk.
 

@@ -20,7 +20,7 @@ from mindspeed_overlay.lock import (
 from mindspeed_overlay.pins import Wheel
 from mindspeed_overlay.plan import Plan
 from mindspeed_overlay.provenance import trace_lines
-from mindspeed_overlay.staging import clean_leftovers, write_atomically
+from mindspeed_overlay.staging import write_if_changed
 from mindspeed_overlay.tree import sha256
 from mindspeed_overlay.wheelname import wheel_name
 
@@ -257,9 +257,7 @@ def _deliver(out: Path, contents: Mapping[str, bytes]) -> None:
         out.mkdir(parents=True, exist_ok=True)
         for name, data in contents.items():
             target = out / name
-            clean_leftovers(target)
-            if not (target.is_file() and target.read_bytes() == data):
-                write_atomically(target, data)
+            write_if_changed(target, data)
     except OSError as error:
         hint = "give another folder with --out"
         problem = Problem(

@@ -13,7 +13,7 @@ from typing import Any
 from mindspeed_overlay.cluster.sign import key_id, sign_bytes, verify_bytes
 from mindspeed_overlay.errors import PackagingError, Problem
 from mindspeed_overlay.lock import Lock
-from mindspeed_overlay.staging import write_atomically
+from mindspeed_overlay.staging import write_if_changed
 
 STATEMENT_NAME = "build.provenance.json"
 ENVELOPE_NAME = "build.provenance.dsse.json"
@@ -87,8 +87,7 @@ def write_statement(statement: Mapping[str, Any], out: Path, *, key: Path | None
     if key:
         target, data = out / ENVELOPE_NAME, _canonical(sign_statement(payload, key))
     try:
-        if not (target.is_file() and target.read_bytes() == data):
-            write_atomically(target, data)
+        write_if_changed(target, data)
     except OSError as error:
         message = f"cannot write {target}: {error.strerror}"
         raise PackagingError(Problem(code="E703", message=message, path=str(target))) from error
