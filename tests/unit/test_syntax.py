@@ -304,11 +304,17 @@ def test_a_module_that_makes_names_at_run_time_is_dynamic() -> None:
 
 
 def test_an_outline_leaves_function_bodies_out() -> None:
-    data = dedent(LAYER).lstrip("\n").encode()
+    data = dedent(LAYER).lstrip("\n").encode() + b"# parsed nowhere else\n"
     outline, whole = parse_outline(data), parse_module(data)
     assert outline.by_qualname.keys() == whole.by_qualname.keys() - {"MLP.forward.inner"}
     assert outline.top_level == whole.top_level
     assert outline.calls == ()
+
+
+def test_no_outline_is_made_of_what_was_parsed_whole() -> None:
+    data = b"def forward(self): return self.inner()\n# parsed nowhere else\n"
+    whole = parse_module(data)
+    assert parse_outline(data) is whole
 
 
 def test_an_import_without_a_name_binds_the_first_part() -> None:

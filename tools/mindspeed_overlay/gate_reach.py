@@ -52,7 +52,7 @@ def find_reach(before: ModuleIndex, after: ModuleIndex, changed: Collection[str]
     for path in changed:
         if path in before.files:
             module = module_name(path)
-            for name in _broken_names(before.outline(module), after.parse(module), module):
+            for name in _broken_names(before.parse(module), after.parse(module), module):
                 names[name] = names.get(name, frozenset()) | {path}
     modules = _spread(after, names, frozenset(changed)) if names else {}
     return Reach(after.files, names, modules)
@@ -62,9 +62,7 @@ def _broken_names(old: Module | None, new: Module | None, module: str) -> Iterat
     if old is None or new is None:
         yield module.rpartition(".")[2]
         return
-    # Line 0 marks a name that functions declare global, guessed from text alone.
-    bound = {name for name, bindings in old.top_level.items() if bindings[0].line}
-    yield from bound - new.top_level.keys()
+    yield from old.top_level.keys() - new.top_level.keys()
     for qualname, symbols in old.by_qualname.items():
         changed = new.by_qualname.get(qualname, ())
         same = len(symbols) == len(changed) and all(map(_keeps_contract, symbols, changed))

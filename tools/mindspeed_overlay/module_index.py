@@ -63,25 +63,15 @@ class ModuleIndex:
                     folder = folder.rpartition("/")[0]
         return frozenset(found)
 
-    @cached_property
-    def _whole(self) -> set[str]:
-        """Paths that were parsed whole, so that no outline of them is made as well."""
-        return set()
-
     def parse(self, module: str) -> Module | None:
         """The structure of a module of the tree; None where there is no source of it."""
         path = self.paths.get(module)
-        if path is None:
-            return None
-        self._whole.add(path)
-        return parse_module(self.files[path])
+        return None if path is None else parse_module(self.files[path])
 
     def outline(self, module: str) -> Module | None:
         """The same without function bodies; enough to know what a module gives to others."""
         path = self.paths.get(module)
-        if path is None or path in self._whole:
-            return self.parse(module)
-        return parse_outline(self.files[path])
+        return None if path is None else parse_outline(self.files[path])
 
     def presence(self, module: str) -> Presence:
         """Whether the tree holds a module; `elsewhere` for what this tree can't answer for."""

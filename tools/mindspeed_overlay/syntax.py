@@ -7,6 +7,7 @@ is not decided here but by the gate's linter.
 
 import re
 from functools import lru_cache
+from weakref import WeakValueDictionary
 
 from tree_sitter import Parser
 
@@ -42,6 +43,7 @@ __all__ = [
 
 _GLOBAL = re.compile(rb"^[ \t]+global[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t\r]*(?:#|$)", re.MULTILINE)
 _PARSER = Parser(LANGUAGE)
+_whole: WeakValueDictionary[bytes, Module] = WeakValueDictionary()
 
 
 @lru_cache(maxsize=2048)
@@ -53,7 +55,8 @@ def parse_module(data: bytes) -> Module:
             patches count: a lone CR doesn't end one). Bytes that are not UTF-8 appear replaced in
             names and don't disturb anything else.
     """
-    return _parse(data, outline=False)
+    module = _whole[data] = _parse(data, outline=False)
+    return module
 
 
 @lru_cache(maxsize=2048)
@@ -61,9 +64,9 @@ def parse_outline(data: bytes) -> Module:
     """The same without what stands in function bodies, in two thirds of the time.
 
     What functions bind in the module by `global` is kept; attributes, calls, and definitions and
-    imports inside functions are missing.
+    imports inside functions are missing, unless the module was parsed whole before.
     """
-    return _parse(data, outline=True)
+    return _whole.get(data) or _parse(data, outline=True)
 
 
 def _parse(data: bytes, *, outline: bool) -> Module:
