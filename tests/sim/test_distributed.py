@@ -2,11 +2,13 @@
 
 import datetime
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 
 Op = dist.ReduceOp
 c10d: Any = dist.distributed_c10d
@@ -241,6 +243,26 @@ def test_handles_are_done_after_wait_and_carry_futures() -> None:
 
 
 @pytest.mark.ranks(2)
+def test_a_collective_that_fails_raises_however_it_is_waited_for() -> None:
+    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    value, double = of_rank(4), torch.empty(8, device=device())
+    dist.all_reduce(value, group=group)
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.all_reduce(value, group=group),
+        lambda: dist.all_reduce(value, group=group, async_op=True).wait(),
+        lambda: functional.wait_tensor(functional.all_reduce(value, "sum", group)),
+        lambda: dist.all_gather_into_tensor(double, value, group=group),
+        lambda: dist.all_to_all_single(value.clone(), value, group=group),
+        lambda: dist.broadcast(value, 1, group=group),
+        lambda: dist.barrier(group=group),
+    ]
+    for call in calls if dist.get_rank() == 0 else ():  # rank 1 never comes
+        with pytest.raises(RuntimeError, match=r"Timed out|timeout|closed|reset"):
+            call()
+    dist.barrier()
+
+
+@pytest.mark.ranks(2)
 def test_calls_launched_together_may_be_waited_for_in_any_order() -> None:
     values = [of_rank(8) * (i + 1) for i in range(6)]
     handles = [dist.all_reduce(value, async_op=True) for value in values]
@@ -275,7 +297,6 @@ def test_coalesced_collectives() -> None:
 
 @pytest.mark.ranks(4)
 def test_subgroups_meshes_and_functional_collectives() -> None:
-    import torch.distributed._functional_collectives as functional
     from torch.distributed.device_mesh import init_device_mesh
 
     rank = dist.get_rank()

@@ -11,6 +11,7 @@ import torch
 
 from ascend_sim import comm_log
 from ascend_sim.hccl import Hccl
+from ascend_sim.hccl_base import raise_failure
 
 _c10d: Any = torch._C._distributed_c10d
 
@@ -157,9 +158,11 @@ def _recv_any_source(tensors: Any, group: Any, tag: int) -> Any:
 
 
 def _wait_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    comm_log.waited_for_tensor(tensor)
+    works = comm_log.waited_for_tensor(tensor)
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     waited: torch.Tensor = torch.ops._c10d_functional.wait_tensor.default.redispatch(keys, tensor)
+    for work in works:
+        raise_failure(work)
     return waited
 
 

@@ -189,12 +189,17 @@ def waited(work: Any) -> None:
         _state.log.append(Event("wait", launch.collective, launch.group, launch.number))
 
 
-def waited_for_tensor(tensor: torch.Tensor) -> None:
-    """Note that someone waits for the collectives that write into the storage of `tensor`."""
+def waited_for_tensor(tensor: torch.Tensor) -> list[Any]:
+    """Note that someone waits for the collectives that write into the storage of `tensor`.
+
+    Returns:
+        Their handles.
+    """
     storage = tensor.untyped_storage().data_ptr()
-    for launch in list(_state.pending.values()):
-        if storage in launch.storages:
-            waited(launch.work)
+    works = [x.work for x in _state.pending.values() if storage in x.storages]
+    for work in works:
+        waited(work)
+    return works
 
 
 def _print_unwaited() -> None:

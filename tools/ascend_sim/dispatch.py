@@ -101,10 +101,13 @@ def _find_composites() -> set[str]:
         "CompositeExplicitAutograd",
         "CompositeImplicitAutograd",
     )
-    found: set[str] = set()
-    for key in keys:
-        found.update(torch._C._dispatch_get_registrations_for_dispatch_key(key))
-    return {name[6:] for name in found if name.startswith("aten::")}
+    return set().union(*map(_list_registered, keys))
+
+
+def _list_registered(key: str) -> set[str]:
+    """Return the aten operators with a kernel under a dispatch key, without `aten::`."""
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    return {name[6:] for name in names if name.startswith("aten::")}
 
 
 def _list_overloads(namespace: str) -> dict[str, Any]:
@@ -126,6 +129,8 @@ def _register_aten(supported: list[str]) -> None:
         _find_composites(),
         _list_overloads("aten"),
     )
+    # Where the CPU has a kernel beside the composition (layer_norm), one call beats several.
+    own = _list_registered("CPU") & _list_registered("CompositeExplicitAutograd")
     for name in _with_out_forms(supported, schemas, composites):
         schema = schemas.get(name)
         if schema is None or name in KEPT:
@@ -135,7 +140,9 @@ def _register_aten(supported: list[str]) -> None:
             _implement(library, name, written)
         elif _is_view(schema):
             continue
-        elif name in composites and not _is_better_whole(name) and not _selects_backend(schema):
+        elif (
+            name in composites - own and not _is_better_whole(name) and not _selects_backend(schema)
+        ):
             _implement(library, name, torch.library.fallthrough_kernel)
         else:
             _implement(library, name, _LazyKernel("aten", name))

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ascend_sim import comm_log
 from ascend_sim.c10d_kernels import FUNCTIONAL, KERNELS, find_backend
 from ascend_sim.hccl import Hccl
-from ascend_sim.hccl_base import Batch
+from ascend_sim.hccl_base import Batch, raise_failure
 
 _c10d: Any = torch._C._distributed_c10d
 _python_c10d: Any = dist.distributed_c10d
@@ -97,13 +97,15 @@ def _make_group(options: Any, hccl_options: Any = None) -> Hccl:
 
 
 def _watch_waits() -> None:
-    """Let the log see waits: the handles are C++ objects, and their class is open to Python."""
+    """Let waits be logged and raise: the handles are C++ objects, their class is open to Python."""
     work: Any = _c10d.Work
     plain_wait, plain_completed = work.wait, work.is_completed
 
     def wait(self: Any, *arguments: Any, **options: Any) -> Any:
         comm_log.waited(self)
-        return plain_wait(self, *arguments, **options)
+        answer = plain_wait(self, *arguments, **options)
+        raise_failure(self)
+        return answer
 
     def is_completed(self: Any) -> bool:
         done: bool = plain_completed(self)

@@ -14,6 +14,20 @@ _c10d: Any = torch._C._distributed_c10d
 _gloo = _c10d.ProcessGroupGloo
 
 
+def raise_failure(work: Any) -> None:
+    """Raise what a collective failed with; `Work.wait` in C++ says nothing of it.
+
+    Args:
+        work: a handle that has been waited for. One without a future (a send) raises by itself.
+    """
+    try:
+        future = work.get_future()
+    except RuntimeError:
+        return
+    if future.done():
+        future.value()
+
+
 class Batch(_c10d.Work):  # type: ignore[misc]
     """The handle of sends and receives that were posted together."""
 
