@@ -14,7 +14,7 @@ _c10d: Any = torch._C._distributed_c10d
 Tensors = Sequence[torch.Tensor]
 
 _Op = _c10d.ReduceOp.RedOpType
-_REDUCED = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8}
+_REDUCED = {torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8}
 _REDUCED |= {torch.int32, torch.int64}
 _WIDENED = {torch.int16: torch.int32}
 
@@ -80,7 +80,7 @@ def reduction(source: torch.Tensor, op: Any, *, size: int, copy: bool = False) -
         copy: reduce a copy, as gloo uses the buffers of all ranks.
 
     Raises:
-        ValueError: a type that HCCL does not reduce.
+        RuntimeError: a type that HCCL does not reduce, float64 among them.
     """
     kind = getattr(op, "op", op)
     carrier = _number_carrier(source, kind)
@@ -101,7 +101,7 @@ def reduction(source: torch.Tensor, op: Any, *, size: int, copy: bool = False) -
 
 
 def _number_carrier(source: torch.Tensor, kind: Any) -> torch.Tensor:
-    if source.is_complex() and kind in (_Op.SUM, _Op.AVG):
+    if source.dtype == torch.complex64 and kind in (_Op.SUM, _Op.AVG):
         return torch.view_as_real(source).view(-1)
     if source.dtype == torch.bool:
         return source.view(torch.uint8)
@@ -109,7 +109,7 @@ def _number_carrier(source: torch.Tensor, kind: Any) -> torch.Tensor:
         return source.to(_WIDENED[source.dtype])
     if source.dtype in _REDUCED:
         return source
-    raise ValueError(f"hccl cannot reduce {source.dtype} with {kind.name}")
+    raise RuntimeError(f"HCCL reductions: Unsupported data type {source.dtype} with {kind.name}")
 
 
 def _like(carrier: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
