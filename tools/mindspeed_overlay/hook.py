@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-POINTS = ("attention", "batch", "dispatcher", "groups")
+POINTS = (
+    "attention",
+    "batch",
+    "block",
+    "dispatcher",
+    "groups",
+    "layer",
+    "optimizer",
+    "weight_grad",
+)
 """The points that `mindspeed.core.hooks` has."""
 
 HOOKS_OVERLAY = "base/hooks"

@@ -6,12 +6,14 @@ The functions at the end stand for features: a check registers them as the build
 import contextlib
 import inspect
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import pytest
 import torch
 
 from features.attention.attention_scenarios import make_attention
-from features.parts import Named, call, make_config, make_groups, make_random
+from features.parts import Named, call, find_grad, make_config, make_gpt, make_groups, make_random
 
 DONE: Named = {"done": torch.ones(1)}
 CONDITIONS = (("use_flash_attn", ()), ("attention_backend", ("flash", "fused")))
@@ -127,6 +129,154 @@ def check_groups() -> Named:
         MegatronModule(second)
         assert [config is second for _, config in EVENTS[2:]] == [True, True]
     return DONE
+
+
+def check_block() -> Named:
+    """A feature wraps the forward of a transformer block; else the block has only its class's."""
+    return _check_wrapped("block", "decoder")
+
+
+def check_layer() -> Named:
+    """A feature wraps the forward of every transformer layer; else they have only their class's."""
+    return _check_wrapped("layer", "decoder.layers.1")
+
+
+def _check_wrapped(point: str, name: str) -> Named:
+    plain = make_gpt(make_config(torch.float32))
+    with register(point, "forward_counted", "forward_halved"):
+        wrapped = make_gpt(make_config(torch.float32))
+    wrapped.load_state_dict(plain.state_dict())
+    assert "forward" not in vars(plain.get_submodule(name))
+    tokens, positions = torch.arange(6, device="cuda").view(1, 6), torch.arange(6, device="cuda")
+    mask = torch.ones(6, 6, dtype=torch.bool, device="cuda").triu(1).view(1, 1, 6, 6)
+    want = plain.decoder(plain.embedding(tokens, positions[None]), mask)
+    EVENTS.clear()
+    found = wrapped.decoder(wrapped.embedding(tokens, positions[None]), mask)
+    seen = [EVENTS.pop(0) for _ in range(len(EVENTS))]
+    if point == "block":
+        assert seen == [wrapped.decoder]
+        assert torch.equal(found, want / 2)
+    else:
+        assert seen == list(wrapped.decoder.layers)
+        assert not torch.equal(found, want)
+    return DONE
+
+
+def check_optimizer() -> Named:
+    """A feature gives the Adam that is called with upstream's keywords; else it is upstream's."""
+    from megatron.core.optimizer import OptimizerConfig
+
+    def make(name: str = "adam") -> Any:
+        model = make_parallel(make_gpt(make_config(torch.float32)))
+        config = OptimizerConfig(optimizer=name, lr=1e-3, adam_eps=1e-7)
+        return make_optimizer(config, model).chained_optimizers[0].optimizer
+
+    upstream = type(make())
+    with register("optimizer", "choose_counted", when=(("lr", ()),)):
+        found = make()
+        assert type(found) is CountedAdam
+        assert found.defaults["eps"] == 1e-7
+        assert EVENTS.pop() is upstream
+        assert type(make("sgd")) is torch.optim.SGD
+    assert type(make()) is upstream
+    return DONE
+
+
+def check_weight_grad() -> Named:
+    """A feature adds to main_grad in both kinds of linear layer; else upstream's kernel would."""
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+
+    for kind, more in (
+        (ColumnParallelLinear, {}),
+        (RowParallelLinear, {"input_is_parallel": True}),
+    ):
+        with register("weight_grad", "choose_add_grad"):
+            make_linear(kind, more, fusion=False)
+            layer = make_linear(kind, more, fusion=True)
+        weight = layer.weight
+        weight.main_grad = torch.ones(6, 8, device="cuda")
+        x = make_random(3, 2, 8, dtype=torch.float32)
+        out, _ = layer(x)
+        grad = torch.randn_like(out)
+        out.backward(grad)
+        want = 1 + grad.view(6, 6).t() @ x.view(6, 8)
+        assert EVENTS.pop() is layer
+        assert not EVENTS  # without gradient_accumulation_fusion nobody was asked
+        assert weight.grad is None
+        assert torch.allclose(weight.main_grad, want, atol=1e-6)
+        assert torch.allclose(find_grad(x), grad @ weight, atol=1e-6)
+    with pytest.raises(RuntimeError, match="fused_weight_gradient_mlp_cuda"):
+        make_linear(ColumnParallelLinear, {}, fusion=True)
+    return DONE
+
+
+def make_linear(kind: Any, more: dict[str, Any], *, fusion: bool) -> Any:
+    """A linear layer of 8 inputs and 6 outputs on the device."""
+    keywords: dict[str, Any] = {
+        "config": make_config(torch.float32, gradient_accumulation_fusion=fusion),
+        "init_method": torch.nn.init.normal_,
+        "bias": False,
+        "skip_bias_add": False,
+        **more,
+    }
+    return kind(8, 6, **keywords).cuda()
+
+
+def make_parallel(model: Any) -> Any:
+    """The model in Megatron's data-parallel wrapper, which its optimizers expect."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+
+    return DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
+
+
+def make_optimizer(config: Any, model: Any) -> Any:
+    """Upstream's optimizer of one model."""
+    from megatron.core.optimizer import get_megatron_optimizer
+
+    return get_megatron_optimizer(config, [model])
+
+
+def forward_counted(module: Any, inner: Any) -> Any:
+    """A feature that runs upstream's forward."""
+    assert inner is type(module).forward
+    return _forward_counted
+
+
+def _forward_counted(module: Any, *arguments: Any, **keywords: Any) -> Any:
+    EVENTS.append(module)
+    return type(module).forward(module, *arguments, **keywords)
+
+
+def forward_halved(module: Any, inner: Any) -> Any:
+    """A feature that wraps what stands before it."""
+    return partial(_forward_halved, inner)
+
+
+def _forward_halved(inner: Any, module: Any, *arguments: Any, **keywords: Any) -> Any:
+    found = inner(module, *arguments, **keywords)
+    return (found[0] / 2, *found[1:]) if isinstance(found, tuple) else found / 2
+
+
+class CountedAdam(torch.optim.AdamW):
+    """An Adam of a feature."""
+
+
+def choose_counted(config: Any, inner: Any) -> type[torch.optim.Optimizer]:
+    """A feature with an Adam of its own."""
+    assert config.adam_eps == 1e-7
+    EVENTS.append(inner)
+    return CountedAdam
+
+
+def choose_add_grad(layer: Any, inner: Any) -> Any:
+    """A feature that adds gradients; it is asked only where upstream would use its kernel."""
+    EVENTS.append(layer)
+    return add_grad
+
+
+def add_grad(total_input: torch.Tensor, grad: torch.Tensor, main_grad: torch.Tensor) -> None:
+    """What the feature adds."""
+    main_grad.addmm_(grad.t(), total_input)
 
 
 def attend_ones(module: Any, inner: Any) -> Any:

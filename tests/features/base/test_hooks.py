@@ -6,9 +6,9 @@ from features.cases import OVERLAYS
 from harness.runner import run_on_device
 from harness.trees import ALL_RELEASES, Trees
 from harness.worker import Scenario
+from mindspeed_overlay.hook import POINTS
 
 CHECKS = "features.base.hook_checks"
-POINTS = ("attention", "batch", "dispatcher", "groups")
 
 
 @pytest.mark.parametrize("tag", ALL_RELEASES)

@@ -16,13 +16,19 @@ the end; a point that nobody is at costs one call.
 |---|---|---|---|
 | attention | when a DotProductAttention is built | (module, inner) | `Attend`, its forward |
 | batch | by get_batch_on_this_cp_rank | (batch, cp_group, inner) | the sliced batch |
+| block | when a TransformerBlock is built | (block, inner) | its forward, the block first |
 | dispatcher | when a MoELayer is built | (layer, groups, inner) | a token dispatcher |
 | groups | when the first module after initialize_model_parallel is built | (config,) | - |
+| layer | when a TransformerLayer is built | (layer, inner) | its forward, the layer first |
+| optimizer | when an Adam is made | (config, inner) | the class that is called |
+| weight_grad | by a linear layer, with gradient_accumulation_fusion | (layer, inner) | `AddGrad` |
+
+At block, layer and optimizer `inner` is upstream's own to begin with.
 """
 
 import importlib
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -32,7 +38,16 @@ Conditions = tuple[tuple[str, tuple[str, ...]], ...]
 
 _POINTS: dict[str, tuple[tuple[str, Conditions], ...]] = {
     name: tuple((function, when) for point, _, function, when in HOOKS if point == name)
-    for name in ("attention", "batch", "dispatcher", "groups")
+    for name in (
+        "attention",
+        "batch",
+        "block",
+        "dispatcher",
+        "groups",
+        "layer",
+        "optimizer",
+        "weight_grad",
+    )
 }
 
 # The config that the groups were made for: of the first model since initialize_model_parallel.
@@ -54,6 +69,21 @@ class Attend(Protocol):
         packed_seq_params: Any = None,
     ) -> torch.Tensor:
         """[s, b, n, d] queries, [t, b, g, d] keys and values to [s, b, n * d]."""
+
+
+class AddGrad(Protocol):
+    """What adds the gradient of a linear layer's weight to the parameter's `main_grad`."""
+
+    def __call__(
+        self, total_input: torch.Tensor, grad_output: torch.Tensor, main_grad: torch.Tensor
+    ) -> None:
+        """main_grad += grad_output.T @ total_input, in place.
+
+        Args:
+            total_input: [t, i], gathered over the tensor-parallel ranks where sequence parallel.
+            grad_output: [t, o], same dtype.
+            main_grad: [o, i], fp32 as a rule; another dtype is the function's to refuse.
+        """
 
 
 def bind_attention(module: Any) -> Attend | None:
@@ -94,6 +124,57 @@ def make_dispatcher(layer: Any, groups: Any = None) -> Any:
     for function in _asked("dispatcher", layer.config):
         dispatcher = function(layer, groups, dispatcher)
     return dispatcher
+
+
+def wrap_forward(point: str, module: Any) -> None:
+    """Give a module the forward that features make of its class's, at `block` or `layer`.
+
+    Without one the module keeps none of its own. With one, it is pickled and copied as the function
+    that the feature returns; a layer that a schedule runs in parts does not pass it.
+
+    Args:
+        point: "block" or "layer".
+        module: built, with `config`.
+    """
+    forward = None
+    for function in _asked(point, module.config):
+        forward = function(module, forward or type(module).forward)
+    if forward is not None:
+        module.forward = partial(forward, module)
+
+
+def choose_adam(config: Any, upstream: type[torch.optim.Optimizer]) -> Callable[..., Any]:
+    """The Adam of get_megatron_optimizer.
+
+    Args:
+        config: an OptimizerConfig.
+        upstream: the class that upstream takes here.
+
+    Returns:
+        What is called with upstream's keywords: params, lr, weight_decay, betas, eps, and those of
+        precision-aware states and newer releases. Upstream expects exp_avg and exp_avg_sq in the
+        state of what that returns. Not asked for optimizers that are offloaded to the host.
+    """
+    made: Callable[..., Any] = upstream
+    for function in _asked("optimizer", config):
+        made = function(config, made)
+    return made
+
+
+def bind_weight_grad(layer: Any, config: Any) -> AddGrad | None:
+    """What adds a linear layer's weight gradient to main_grad; None: upstream's own.
+
+    Asked only with gradient_accumulation_fusion, which is what makes upstream accumulate there.
+
+    Args:
+        layer: a ColumnParallelLinear or RowParallelLinear under construction.
+        config: its ModelParallelConfig.
+    """
+    add: AddGrad | None = None
+    if config.gradient_accumulation_fusion:
+        for function in _asked("weight_grad", config):
+            add = function(layer, add)
+    return add
 
 
 def create_groups(config: Any) -> None:
