@@ -1,15 +1,20 @@
-"""One small world for a module, and environments to install into."""
+"""One small world for a module, environments to install into, and two hosts."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cluster.small_build import World, make_world
+from cluster.two_hosts import TwoHosts, open_hosts
 
 Install = Callable[..., Path]
+TOOLS = Path(__file__).parents[2] / "tools"
+ODD = "--without=fusions/fused-swiglu"
 
 
 @pytest.fixture(scope="module")
@@ -33,3 +38,31 @@ def install(tmp_path: Path) -> Install:
         return python
 
     return make
+
+
+@pytest.fixture(scope="module")
+def pythons(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The Pythons of two environments: the build of the cluster, and an odd one."""
+    made = []
+    for name, words in (("build", []), ("odd", [ODD])):
+        folder = tmp_path_factory.mktemp(name)
+        tool = [sys.executable, "-m", "mindspeed_overlay", "-q", "build", "--out", str(folder)]
+        environment = {**os.environ, "PYTHONPATH": str(TOOLS)}
+        done = subprocess.run(
+            [*tool, *words], check=True, capture_output=True, text=True, env=environment
+        )
+        venv = folder / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+        uv = [sys.executable, "-m", "uv", "pip", "install", "-q", "--no-deps", "--no-index"]
+        python = venv / "bin/python"
+        subprocess.run([*uv, "--python", str(python), done.stdout.strip()], check=True)
+        site = next((venv / "lib").glob("python*/site-packages"))
+        (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        made.append(python)
+    return made[0], made[1]
+
+
+@pytest.fixture
+def hosts() -> Iterator[TwoHosts]:
+    with open_hosts() as made:
+        yield made

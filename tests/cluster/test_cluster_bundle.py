@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +12,8 @@ from pathlib import Path
 import pytest
 
 from builders import record_hash, zip_bytes
+from cluster.environments import NO_NETWORK, has_namespaces, make_environment, site_of
 from cluster.small_build import MLP, World, make_world
-
-NAMESPACE = ["unshare", "--net"]
-
-
-def has_namespaces() -> bool:
-    done = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False)
-    return done.returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +72,7 @@ def unpacked(made: tuple[Path, str], tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment, with this one's pip: making pip anew takes longest."""
-    folder = tmp_path_factory.mktemp("venv") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    lent = folder / "lent"
-    lent.mkdir()
-    (lent / "pip").symlink_to(Path(sysconfig.get_path("purelib"), "pip"))
-    (site_of(folder / "bin/python") / "lent.pth").write_text(f"{lent}\n")
-    return folder / "bin/python"
+    return make_environment(tmp_path_factory.mktemp("venv") / "venv")
 
 
 @pytest.fixture
@@ -98,10 +84,6 @@ def python(fresh: Path) -> Iterator[Path]:
     for name in set(snapshot(fresh)) - before:
         (site / name).unlink()
     shutil.rmtree(fresh.parents[1] / "share", ignore_errors=True)
-
-
-def site_of(python: Path) -> Path:
-    return next((python.parents[1] / "lib").glob("python*/site-packages"))
 
 
 def snapshot(python: Path) -> dict[str, tuple[int, str]]:
@@ -119,7 +101,7 @@ def snapshot(python: Path) -> dict[str, tuple[int, str]]:
 
 def run(python: Path, unpacked: Path, *words: object, offline: bool = False) -> tuple[int, str]:
     command = [python, unpacked / "install.py", *words]
-    command = [*NAMESPACE, *command] if offline else command
+    command = [*NO_NETWORK, *command] if offline else command
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 

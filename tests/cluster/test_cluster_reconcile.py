@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from builders import CORE, commit_files, run_git
+from cluster.environments import site_of
 from cluster.small_build import MLP, World, write_overlays
 
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -31,10 +32,6 @@ def older(small_world: World) -> Path:
 @pytest.fixture
 def pristine(small_world: World) -> Path:
     return small_world.upstream.links / small_world.upstream.release.wheels[0].filename
-
-
-def site_of(python: Path) -> Path:
-    return next((python.parents[1] / "lib").glob("python*/site-packages"))
 
 
 def snapshot(site: Path) -> dict[str, tuple[int, bytes]]:

@@ -4,11 +4,13 @@ import importlib.util
 import os
 import py_compile
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cluster.environments import site_of
 from cluster.small_build import MLP, World, write_overlays
 
 
@@ -21,10 +23,6 @@ def dist(small_world: World) -> Path:
 @pytest.fixture
 def python(install: Callable[..., Path], dist: Path) -> Path:
     return install(dist)
-
-
-def site_of(python: Path) -> Path:
-    return next((python.parents[1] / "lib").glob("python*/site-packages"))
 
 
 def make_checkout(folder: Path) -> Path:
@@ -82,19 +80,25 @@ def test_a_path_file_that_leads_to_another_megatron_is_found(
     assert "aaa.pth" in verify(small_world, python)
 
 
+@pytest.mark.network
+@pytest.mark.parametrize("name", ["megatron-core", "megatron-fork"])
 def test_an_editable_install_is_found(
-    small_world: World, python: Path, tmp_path: Path, dist: Path
+    small_world: World, python: Path, tmp_path: Path, name: str
 ) -> None:
-    site = site_of(python)
-    info = next(site.glob("megatron_core-*.dist-info"))
+    """Under our name pip takes the build away; under another both are there."""
     checkout = make_checkout(tmp_path / "checkout")
-    (info / "direct_url.json").write_text(
-        f'{{"dir_info": {{"editable": true}}, "url": "file://{checkout}"}}'
+    (checkout / "pyproject.toml").write_text(
+        f'[project]\nname = "{name}"\nversion = "0.1"\n\n[build-system]\n'
+        'requires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n\n'
+        '[tool.setuptools.packages.find]\ninclude = ["megatron.core"]\n'
     )
-    (site / "__editable__.megatron_core.pth").write_text(f"{checkout}\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps"]
+    subprocess.run([*pip, "-e", str(checkout)], check=True)
     said = verify(small_world, python)
-    assert "editable install" in said
-    assert "__editable__.megatron_core.pth" in said
+    assert f"__editable__.{name.replace('-', '_')}-0.1.pth: a .pth file that changes" in said
+    gone = name == "megatron-core"
+    assert ("an editable install, whose files are elsewhere" in said) == gone
+    assert ("this is not a build of this tool" in said) == gone
 
 
 def test_bytecode_of_another_build_is_found_though_time_and_size_agree(

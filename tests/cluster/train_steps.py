@@ -14,6 +14,9 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer import TransformerConfig
 
+TIMEOUT_S = 10
+"""How long a collective waits for a host that is gone; Megatron's default is half an hour."""
+
 
 def build_model() -> GPTModel:
     """One layer, tensor parallel over two ranks."""
@@ -42,11 +45,10 @@ def build_model() -> GPTModel:
 def main(steps: int) -> None:
     """Train, averaging gradients over the data-parallel ranks."""
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", timeout=timedelta(seconds=15))
-    # How long a collective waits for a host that is gone; Megatron's default is half an hour.
+    dist.init_process_group("nccl", timeout=timedelta(seconds=TIMEOUT_S))
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=2,
-        distributed_timeout_minutes=0.25,
+        distributed_timeout_minutes=TIMEOUT_S / 60,
     )
     tensor_parallel.model_parallel_cuda_manual_seed(1)
     torch.manual_seed(1)

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import pytest
+
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 NAMES = ("node-a", "node-b")
 _NUMBERS = itertools.count()
@@ -149,4 +151,17 @@ def can_make_hosts() -> bool:
     return made
 
 
-__all__ = ["ADDRESSES", "NAMES", "Running", "TwoHosts", "can_make_hosts", "open_hosts"]
+NEEDS_HOSTS = [
+    pytest.mark.network,
+    pytest.mark.skipif(not can_make_hosts(), reason="network namespaces need root and iproute2"),
+]
+
+__all__ = [
+    "ADDRESSES",
+    "NAMES",
+    "NEEDS_HOSTS",
+    "Running",
+    "TwoHosts",
+    "can_make_hosts",
+    "open_hosts",
+]
