@@ -82,6 +82,16 @@ FUSED_ROPE = Feature(
     },
 )
 
-SWEPT = (FLASH_ATTENTION, FUSED_RMSNORM, FUSED_ROPE)
+MATMUL_ADD = Feature(
+    overlay="fusions/matmul-add",
+    scenarios="features.fusions.matmul_add_scenarios",
+    switch="fused",
+    cases={
+        "gpt": ("run_gpt", {}),
+        "gpt, biases": ("run_gpt", {"add_bias_linear": True}),
+    },
+)
+
+SWEPT = (FLASH_ATTENTION, FUSED_RMSNORM, FUSED_ROPE, MATMUL_ADD)
 OVERLAYS = tuple(feature.overlay for feature in SWEPT)
 """All of them: tests share trees that have these, since making one costs more than most tests."""
