@@ -215,8 +215,8 @@ def collect_facts() -> dict[str, str]:
 
     return {
         "build": str(mindspeed.build_info().get("digest", "a source tree"))[:16],
-        "torch": _find_version("torch"),
-        "torch_npu": _find_version("torch_npu"),
+        "torch": find_version("torch"),
+        "torch_npu": find_version("torch_npu"),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cann": os.environ.get("ASCEND_TOOLKIT_HOME", "").rpartition("/")[2],
@@ -236,8 +236,8 @@ def find_run_id() -> str:
     return "0"
 
 
-def _find_version(package: str) -> str:
-    """Of the module that runs, or else of the one that is installed; "" for none."""
+def find_version(package: str) -> str:
+    """A package's version: of the module that runs, or else of what is installed; "" for none."""
     import sys
     from importlib import metadata
 

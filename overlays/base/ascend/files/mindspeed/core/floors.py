@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from mindspeed.core.agreement import find_version
 
 _RELEASE = re.compile(r"\d+(?:\.\d+)*")
 
@@ -18,7 +19,7 @@ def check_torch_npu(build: Mapping[str, Any], *, installed: str | None = None) -
     Raises:
         RuntimeError: naming each overlay and the version it needs.
     """
-    found = _find_version() if installed is None else installed
+    found = find_version("torch_npu") if installed is None else installed
     if not found:
         return
     too_new = [f"{name} needs torch_npu >={floor}" for name, floor in _floors(build, above=found)]
@@ -34,13 +35,6 @@ def _floors(build: Mapping[str, Any], *, above: str) -> Iterator[tuple[str, str]
         floor = _RELEASE.search(overlay.get("torch_npu", ""))
         if floor and _order(floor[0]) > _order(above):
             yield overlay["id"], floor[0]
-
-
-def _find_version() -> str:
-    try:
-        return version("torch-npu")
-    except PackageNotFoundError:
-        return ""
 
 
 def _order(release: str) -> tuple[int, ...]:

@@ -42,11 +42,8 @@ def check_origin() -> None:
 
 def _find_packages() -> dict[str, Path]:
     """The `megatron.*` packages to look at, and the folder that each comes from."""
-    found = {
-        name: folder
-        for name, module in list(sys.modules.items())
-        if name.count(".") == 1 and name.startswith("megatron.") and (folder := _folder_of(module))
-    }
+    names = [n for n in list(sys.modules) if n.startswith("megatron.") and n.count(".") == 1]
+    found = {name: folder for name in names if (folder := _folder_of(sys.modules[name]))}
     if "megatron.core" not in found:
         spec = find_spec("megatron.core")
         if spec is None or spec.origin is None:
