@@ -22,11 +22,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from mindspeed_overlay.apply import apply_patches, land_patches
 from mindspeed_overlay.data import default_pins
 from mindspeed_overlay.errors import Problem
 from mindspeed_overlay.gate import check_gate
 from mindspeed_overlay.overlay import load_overlays
+from mindspeed_overlay.patch import parse_patch
 from mindspeed_overlay.pins import load_pins
+from mindspeed_overlay.port.carry import same_meaning
 from mindspeed_overlay.port.engine import Job, Ported, run_port
 from mindspeed_overlay.port.history import explain_conflicts
 from mindspeed_overlay.port.imports import import_diffs, read_folder, write_imported
@@ -45,12 +48,20 @@ def main() -> None:
     parser.add_argument("--patches", type=Path, required=True)
     parser.add_argument("--from", dest="first", required=True)
     parser.add_argument("--to", dest="targets", action="append", required=True)
+    parser.add_argument(
+        "--answer",
+        metavar="TAG=FILE",
+        action="append",
+        default=[],
+        help="their authors' own port to a release, to compare with",
+    )
     parser.add_argument("-v", "--verbose", action="store_true")
     options = parser.parse_args()
     if options.git is None:
         sys.exit("give a clone of Megatron-LM: --git PATH or $MEGATRON_GIT")
     version = subprocess.run(["git", "--version"], capture_output=True, text=True, check=True)
     print(f"{version.stdout.strip()}, Python {sys.version.split()[0]}")
+    answers = dict(answer.split("=", 1) for answer in options.answer)
     base = open_commit(options.git, options.first)
     imported = import_diffs(
         [*read_folder(options.patches)],
@@ -72,6 +83,8 @@ def main() -> None:
             if known is None:
                 known = gate(base.files, edit_base(ported, base), imported.files)
             report(ported, known, imported.files, seconds, options.git if options.verbose else None)
+            if target in answers:
+                compare(ported, answers[target])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"peak memory: {peak:.0f} MiB")
 
@@ -89,9 +102,6 @@ def port(repository: Path, base: Tree, target: str, overlays: Path) -> tuple[Por
 
 def edit_base(ported: Ported, base: Tree) -> dict[str, bytes]:
     """The base with every patch."""
-    from mindspeed_overlay.apply import apply_patches
-    from mindspeed_overlay.patch import parse_patch
-
     overlay = ported.job.overlays.get(OVERLAY)
     patches = overlay.patches_for(base.tag, ported.job.order)
     return apply_patches(
@@ -154,6 +164,27 @@ def report(
                     print(f"      {commit}")
 
 
+def compare(ported: Ported, answer: str) -> None:
+    """How many files end in the same statements as in the authors' own port."""
+    new = ported.job.new
+    diffs = [*read_folder(Path(answer))]
+    theirs = import_diffs(
+        diffs, new.files, overlay=OVERLAY, tag=new.tag, today="2000-01-01", origin=answer
+    )
+    forms = [parse_patch(data, name=name) for name, data in theirs.patches.items()]
+    wanted = {form.target: apply_patches(new.files, [(OVERLAY, form)]) for form in forms}
+    ours = {p.target: p.after for p in ported.patches if p.outcome in CARRIED and p.patch}
+    same = [t for t, data in ours.items() if t in wanted and same_meaning(data, wanted[t][t])]
+    gone = {p.target for p in ported.patches if p.outcome in CARRIED and not p.patch} - {*wanted}
+    print(
+        f"  of {len(ours)} files carried, {len({*ours} & {*wanted})} are in the authors' port of "
+        f"{len(wanted)} too; {len(same)} end in the same statements; "
+        f"{len(gone)} dropped or absorbed in both"
+    )
+    for target in sorted({*ours} - {*same}):
+        print(f"  differs from the authors' port: {target}")
+
+
 def describe(problem: Problem) -> str:
     """A problem's sentence without its line."""
     return problem.message.partition("): ")[2]
@@ -166,9 +197,6 @@ def first_of_each(ported: Ported) -> list[PatchResult]:
         found.setdefault(patch.name, patch)
     overlay = ported.job.overlays.get(OVERLAY)
     base = ported.job.trees[0]
-    from mindspeed_overlay.apply import land_patches
-    from mindspeed_overlay.patch import parse_patch
-
     results = []
     for name, data in overlay.patches_for(base.tag, ported.job.order).items():
         form = parse_patch(data, name=name)

@@ -8,12 +8,12 @@ as unread. A replacement counts as a wrapper where it is one: where it uses what
 """
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from mindspeed_overlay.drift.monkey_names import Function, SourceFile, SourceTree, spell
+from mindspeed_overlay.drift.monkey_names import Found, Function, SourceFile, SourceTree, spell
 
 Effect = Literal["replaces", "wraps"]
 
@@ -29,6 +29,7 @@ class Registration:
         target: the dotted name it sets.
         new: source text of what it sets, "" for a stand-in.
         effect: `wraps` where what it sets calls what was there, else `replaces`.
+        found: the definition that it sets, where the tree holds it.
     """
 
     target: str
@@ -36,14 +37,16 @@ class Registration:
     line: int
     new: str
     effect: Effect
+    found: Found | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class MonkeyPatches:
-    """All that a tree registers, and the places that could not be read."""
+    """All that a tree registers, the places that could not be read, and the files that could."""
 
     registrations: tuple[Registration, ...]
     unread: tuple[str, ...]
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 def read_monkey_patches(root: Path) -> MonkeyPatches:
@@ -53,7 +56,8 @@ def read_monkey_patches(root: Path) -> MonkeyPatches:
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         try:
-            files[name] = SourceFile(name, ast.parse(path.read_bytes()))
+            source = path.read_text("utf-8")
+            files[name] = SourceFile(name, source, ast.parse(source))
         except (SyntaxError, ValueError, RecursionError) as error:
             unread.append(f"{name}: not parsed: {error}")
     tree = SourceTree(files)
@@ -62,7 +66,8 @@ def read_monkey_patches(root: Path) -> MonkeyPatches:
         reader = _Reader(tree, file)
         found += reader.read()
         unread += reader.unread
-    return MonkeyPatches(tuple(found), tuple(unread))
+    sources = {name: file.source.encode() for name, file in files.items()}
+    return MonkeyPatches(tuple(found), tuple(unread), sources)
 
 
 class _Reader:
@@ -161,17 +166,19 @@ class _Reader:
 
     def _make(self, target: str, at: ast.expr, new: ast.expr | None) -> Registration:
         text = ast.unparse(new) if new is not None else ""
-        effect: Effect = "wraps" if self._wraps(target, new) else "replaces"
-        return Registration(target, self._file.path, at.lineno, text, effect)
+        found = self._tree.find(self._file, new)
+        effect: Effect = "wraps" if self._wraps(target, new, found) else "replaces"
+        return Registration(target, self._file.path, at.lineno, text, effect, found)
 
-    def _wraps(self, target: str, new: ast.expr | None) -> bool:
+    def _wraps(self, target: str, new: ast.expr | None, found: Found | None) -> bool:
         """Whether what is set calls what it takes the place of."""
         if isinstance(new, ast.Call):  # wrap(original), partial(original, ...)
             return any(self._file.expand(argument) == target for argument in new.args)
         if not spell(new).endswith(_WRAPPER_NAMES):
             return False
-        found = self._tree.find(self._file, new)
-        return found is None or (isinstance(found, Function) and _uses_its_function(found))
+        if found is None:
+            return True
+        return isinstance(found.node, Function) and _uses_its_function(found.node)
 
 
 def _uses_its_function(wrapper: Function) -> bool:

@@ -1,7 +1,7 @@
 """What expressions in a foreign source tree spell: dotted names, strings, and its own functions."""
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,7 +28,20 @@ class SourceFile:
     """One parsed file."""
 
     path: str
+    source: str
     tree: ast.Module
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """What the module's own scope defines or assigns."""
+        assigned = {
+            node.id
+            for statement in self.tree.body
+            if not isinstance(statement, Function | ast.ClassDef)
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        return frozenset(assigned | set(self.definitions))
 
     @cached_property
     def imports(self) -> dict[str, str]:
@@ -75,25 +88,33 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
+class Found:
+    """A definition and the file that holds it."""
+
+    file: SourceFile
+    node: Function | ast.ClassDef
+
+
+@dataclass(frozen=True)
 class SourceTree:
     """All files of a tree by path."""
 
     files: Mapping[str, SourceFile]
     _paths: dict[str, str] = field(default_factory=dict)
 
-    def find(self, file: SourceFile, node: ast.expr | None) -> Function | ast.ClassDef | None:
+    def find(self, file: SourceFile, node: ast.expr | None) -> Found | None:
         """The top-level definition of the tree, or the method, that an expression names."""
         dotted = spell(node)
         for around in file.around(node) if node is not None else ():
             if isinstance(around, Function):
                 local = [n for n in around.body if isinstance(n, Function) and n.name == dotted]
                 if local:
-                    return local[0]
+                    return Found(file, local[0])
         if "." not in dotted and dotted in file.definitions:
-            return file.definitions[dotted]
+            return Found(file, file.definitions[dotted])
         return self._follow(file.expand(node))
 
-    def _follow(self, full: str) -> Function | ast.ClassDef | None:
+    def _follow(self, full: str) -> Found | None:
         for _ in range(_MAX_HOPS):  # through modules that import it on
             module, _, name = full.rpartition(".")
             place = self._find_file(module)
@@ -101,7 +122,7 @@ class SourceTree:
                 owner = self._follow(module) if "." in module else None
                 return _find_method(owner, name)
             if name in place.definitions:
-                return place.definitions[name]
+                return Found(place, place.definitions[name])
             full = place.imports.get(name, "")
         return None
 
@@ -113,6 +134,8 @@ class SourceTree:
         return self.files[path] if path is not None else None
 
 
-def _find_method(owner: Function | ast.ClassDef | None, name: str) -> Function | None:
-    methods: Iterable[ast.stmt] = owner.body if isinstance(owner, ast.ClassDef) else ()
-    return next((m for m in methods if isinstance(m, Function) and m.name == name), None)
+def _find_method(owner: Found | None, name: str) -> Found | None:
+    if owner is None or not isinstance(owner.node, ast.ClassDef):
+        return None
+    methods = (m for m in owner.node.body if isinstance(m, Function) and m.name == name)
+    return next((Found(owner.file, method) for method in methods), None)

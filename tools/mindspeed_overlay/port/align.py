@@ -67,7 +67,7 @@ def compare_units(old: Unit, new: Unit) -> float:
     head_old, head_new = _read_subject(old), _read_subject(new)
     if old.is_definition and head_old != head_new:
         return 0.0
-    ratio = SequenceMatcher(None, old.tokens, new.tokens, autojunk=False).ratio()
+    ratio = SequenceMatcher(None, old.plain, new.plain, autojunk=False).ratio()
     return 0.4 + 0.6 * ratio if head_old and head_old == head_new else ratio
 
 

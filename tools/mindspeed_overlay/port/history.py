@@ -1,10 +1,11 @@
-"""Which upstream commits explain a conflict, from a git repository that has the history."""
+"""Which upstream commits explain an outcome, from a git repository that has the history."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mindspeed_overlay.patch import Hunk, parse_patch
 from mindspeed_overlay.port.engine import Ported
 from mindspeed_overlay.port.model import Commit, Piece
 from mindspeed_overlay.port.threads import OverlayResult, PatchResult
@@ -21,11 +22,63 @@ def explain_conflicts(ported: Ported, repository: Path) -> Ported:
     overlays = []
     for overlay in ported.overlays:
         patches = [
-            _explain_patch(repository, patch, commits, last.release.commit or last.tag)
+            _explain_settled(
+                repository,
+                _explain_patch(repository, patch, commits, last.release.commit or last.tag),
+                _read_hunks(ported, overlay, patch),
+                [*commits.items()],
+            )
             for patch in overlay.patches
         ]
         overlays.append(_with_patches(overlay, patches))
     return replace(ported, overlays=tuple(overlays))
+
+
+def _read_hunks(ported: Ported, overlay: OverlayResult, patch: PatchResult) -> tuple[Hunk, ...]:
+    """The hunks of the form that a patch began as."""
+    forms = ported.job.overlays.get(overlay.overlay).patch_sets.get(overlay.since, {})
+    data = forms.get(patch.name)
+    return parse_patch(data, name=patch.name).hunks if data is not None else ()
+
+
+def _explain_settled(
+    repository: Path, patch: PatchResult, hunks: Sequence[Hunk], steps: Sequence[tuple[str, str]]
+) -> PatchResult:
+    """Say for edits that are absorbed or dropped which commit of that step made them so."""
+    tags = [tag for tag, _ in steps]
+    pieces = []
+    for piece in patch.pieces:
+        at = tags.index(piece.since) if piece.since in tags else 0
+        if piece.outcome in ("absorbed", "dropped") and at:
+            since, until = steps[at - 1][1], steps[at][1]
+            own = [h for h in hunks if h.symbol == piece.symbol] or hunks
+            lines = [*_settling_lines(piece, own)]
+            found = _find_settling(repository, patch.target, lines, f"{since}..{until}")
+            piece = replace(piece, commits=tuple(found))
+        pieces.append(piece)
+    return replace(patch, pieces=tuple(pieces))
+
+
+def _settling_lines(piece: Piece, hunks: Sequence[Hunk]) -> Iterator[str]:
+    """What came or went with the commit, most telling first."""
+    lines = [line for hunk in hunks for line in hunk.lines]
+    added = [text for line in lines if line[:1] == b"+" and len(text := line[1:].strip()) > 8]
+    removed = [text for line in lines if line[:1] == b"-" and len(text := line[1:].strip()) > 8]
+    outermost = piece.symbol.partition(".")[0]
+    if piece.outcome == "dropped" and outermost.isidentifier():
+        yield from (f"class {outermost}", f"def {outermost}")
+    first, second = (removed, added) if piece.outcome == "dropped" else (added, removed)
+    for text in (*sorted(first, key=len, reverse=True), *sorted(second, key=len, reverse=True)):
+        yield text.decode(errors="replace")
+
+
+def _find_settling(repository: Path, path: str, lines: Sequence[str], span: str) -> list[Commit]:
+    if found := _log(repository, ["-M", "--diff-filter=DR", span, "--", path]):
+        return found[:1]
+    for line in lines:
+        if found := _log(repository, ["--no-merges", "-S", line, span, "--", path]):
+            return found[:1]
+    return []
 
 
 def _with_patches(overlay: OverlayResult, patches: list[PatchResult]) -> OverlayResult:

@@ -90,12 +90,25 @@ def import_diffs(
                 problems += error.problems
     if problems:
         raise ApplyError(*problems)
-    patches = {
+    patches = write_patches(edited, base, overlay=overlay, tag=tag, today=today, origin=origin)
+    return Imported(patches=patches, files=files, left_out=tuple(left_out))
+
+
+def write_patches(
+    edited: Mapping[str, bytes],
+    base: Mapping[str, bytes],
+    *,
+    overlay: str,
+    tag: str,
+    today: str,
+    origin: str,
+) -> dict[str, bytes]:
+    """Patch files, by their names, from a release's files to edited ones; as `import_diffs`."""
+    return {
         name_patch(path): _write_patch(path, base[path], data, (overlay, tag, today, origin))
         for path, data in edited.items()
         if data != base[path]
     }
-    return Imported(patches=patches, files=files, left_out=tuple(left_out))
 
 
 def _take(

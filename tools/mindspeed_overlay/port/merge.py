@@ -10,11 +10,17 @@ from dataclasses import dataclass, replace
 from mindspeed_overlay.patch_diff import Edit, diff_lines
 from mindspeed_overlay.patch_model import Hunk, find_common_symbol
 from mindspeed_overlay.port.document import Document
+from mindspeed_overlay.port.everywhere import (
+    explain_left_behind,
+    find_substitution,
+    place_keyword,
+)
 from mindspeed_overlay.port.marks import Failed, exchange, mark_conflicts
 from mindspeed_overlay.port.model import Misfit, Move, Outcome, Piece, Placed, Swap
 from mindspeed_overlay.port.place import Region, place_lines
 from mindspeed_overlay.port.rename import rename_words
 from mindspeed_overlay.port.slots import Statements
+from mindspeed_overlay.port.split import place_split
 from mindspeed_overlay.port.statements import place_statements
 from mindspeed_overlay.port.symbols import Counterpart, find_counterpart
 from mindspeed_overlay.syntax import MODULE
@@ -75,7 +81,33 @@ def merge_file(
     work = _Merge(documents, elsewhere, vanished)
     for edit in _join(diff_lines(work.old.lines, work.edited.lines), work.old, work.edited):
         work.carry(edit, _number(hunks, edit))
-    return work.finish(labels)
+    merged = work.finish(labels)
+    if python and not merged.is_clean:
+        return _substitute(documents, merged) or merged
+    return merged
+
+
+def _substitute(documents: tuple[Document, Document, Document], merged: Merged) -> Merged | None:
+    """The same where all edits exchange one name for another: done at upstream's places instead."""
+    old, edited, new = documents
+    name = find_substitution(old, edited)
+    if name is None:
+        return None
+    swaps = name.find(new)
+    if not swaps:
+        note = f"it put {name}, which upstream uses here no more"
+        gone = tuple(replace(p, outcome="dropped", note=note) for p in merged.pieces)
+        return Merged(new.data, gone, (), new.data)
+    # The imports were carried; names that were exchanged by then are not there any more.
+    data = exchange(merged.data, name.find(Document(merged.data)))
+    note = f"it put {name}, and does so at all {len(swaps)} places that upstream has now"
+    pieces = tuple(
+        Piece(hunk=p.hunk, symbol=p.symbol, line=p.line, outcome="structural", note=note)
+        if p.outcome == "conflict"
+        else p
+        for p in merged.pieces
+    )
+    return Merged(data, pieces, (), data)
 
 
 def _join(edits: list[Edit], old: Document, edited: Document) -> list[Edit]:
@@ -186,38 +218,22 @@ class _Merge:
             region = Region(self.old, counterpart.document, spans[0], spans[1])
             statements = self._statements[key] = Statements(region)
         by_lines = place_lines(statements.region, edit, self.edited.lines[edit[2] : edit[3]])
-        if isinstance(by_lines, Placed) and self.old.python:
-            return _follow_renames(by_lines, statements)
         if not self.old.python:
             return by_lines
-        placed = place_statements(statements, self.edited, edit)
-        same = counterpart.symbol == symbol != MODULE
-        if isinstance(placed, Misfit) and same and (split := self._place_split(edit, symbol)):
-            return split
-        return placed
-
-    def _place_split(self, edit: Edit, symbol: str) -> Placed | None:
-        """Look for the statements around an edit in definitions that upstream added."""
-        kept = {s.qualname for s in self.old.module.symbols}
-        added = {s.qualname for s in self.new.module.symbols} - kept
-        fits: list[tuple[str, Placed]] = []
-        span = self.old.span_of(symbol)
-        assert span is not None
-        for candidate in sorted(added):
-            new_span = self.new.span_of(candidate)
-            assert new_span is not None
-            statements = Statements(Region(self.old, self.new, span, new_span))
-            neighbours = [statements.find(k) for k in _neighbours(statements, edit)]
-            if not any(neighbours) or not _is_part(statements):
-                continue
+        if isinstance(by_lines, Placed):
+            placed: Placed | Misfit = _follow_renames(by_lines, statements)
+        else:
             placed = place_statements(statements, self.edited, edit)
-            if isinstance(placed, Placed) and placed.how != "absorbed":
-                fits.append((candidate, placed))
-        if len(fits) != 1:
-            return None
-        candidate, placed = fits[0]
-        note = f"upstream moved this part of {symbol} to {candidate}"
-        return Placed("moved", placed.swaps, "; ".join(filter(None, (note, placed.note))))
+        if isinstance(placed, Misfit):
+            if counterpart.symbol == symbol != MODULE and (
+                split := place_split((self.old, self.edited, self.new), edit, symbol)
+            ):
+                return split
+            return place_keyword(statements, self.edited, edit) or placed
+        if placed.swaps and not statements.region.same:
+            left = explain_left_behind(statements, self.edited, edit)
+            return Misfit(left) if left else placed
+        return placed
 
     def _fail(self, edit: Edit, piece: Piece, why: str) -> None:
         failed = self._frame(edit, piece.symbol)
@@ -274,24 +290,6 @@ def _follow_renames(placed: Placed, statements: Statements) -> Placed:
     if swaps == placed.swaps:
         return placed
     return Placed("structural", swaps, "; ".join(statements.explain_renames()))
-
-
-def _is_part(statements: Statements) -> bool:
-    """Whether most of a new definition's statements come from the old one."""
-    keys = {unit.key for unit in statements.old}
-    body = [unit for unit in statements.new if not unit.is_definition]
-    return 2 * sum(unit.key in keys for unit in body) > len(body)
-
-
-def _neighbours(statements: Statements, edit: Edit) -> list[int]:
-    """The old statements that an edit touches, or those on both sides of an addition."""
-    document = statements.region.old
-    first = document.units_in(*statements.region.old_span).start
-    touched = [k - first for k in document.units_touching(edit[0], edit[1])]
-    if edit[0] < edit[1] and touched:
-        return [k for k in touched if 0 <= k < len(statements.old)]
-    at = next((k for k, u in enumerate(statements.old) if u.first >= edit[0]), len(statements.old))
-    return [k for k in (at - 1, at) if 0 < k < len(statements.old)]
 
 
 def _width(line: bytes) -> int:

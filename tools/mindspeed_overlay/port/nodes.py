@@ -12,7 +12,7 @@ from tree_sitter import Node
 
 from mindspeed_overlay.port.align import align_lines
 from mindspeed_overlay.port.model import Swap
-from mindspeed_overlay.port.units import Unit, node_key
+from mindspeed_overlay.port.units import Unit, node_key, uncast
 
 _LISTS = frozenset(
     [
@@ -63,6 +63,9 @@ def _merge(base: Node, edited: Node, new: Node, swaps: list[Swap]) -> None:
         return
     if before == theirs:
         swaps.append(Swap(new.start_byte, new.end_byte, edited.text or b""))
+        return
+    if (inner := uncast(new)) is not None and uncast(base) is None:
+        _merge(base, edited, inner, swaps)
         return
     if base.type == edited.type == new.type and base.type in _LISTS:
         _merge_list(base, edited, new, swaps)
@@ -140,10 +143,11 @@ def _insert(
             raise MergeConflictError(f"both added beside `{_show(node_key(between[0]))}`")
         if between and not by_name[1]:
             end = start  # what has a place goes before what has a name
-        swaps.append(_write_elements(nodes, theirs, end, new))
+        swaps.append(write_elements(nodes, theirs, end, new))
 
 
-def _write_elements(nodes: list[Node], theirs: list[Node], at: int, new: Node) -> Swap:
+def write_elements(nodes: list[Node], theirs: list[Node], at: int, new: Node) -> Swap:
+    """Put elements before the one at `at` of a list, laid out as the others are."""
     texts = [n.text or b"" for n in nodes]
     if at > 0 and not (new.type == "import_from_statement" and at == 1):
         place, before = theirs[at - 1].end_byte, theirs[at - 1]

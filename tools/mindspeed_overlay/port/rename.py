@@ -24,7 +24,7 @@ def find_renames(
         if all(_WORD.fullmatch(a) and _WORD.fullmatch(b) for a, b in changed):
             for a, b in changed:
                 seen.setdefault(a, set()).add(b)
-    old_words, new_words = _list_names(old), _list_names(new)
+    old_words, new_words = list_names(old), list_names(new)
     return {
         a: next(iter(names))
         for a, names in seen.items()
@@ -32,7 +32,7 @@ def find_renames(
     }
 
 
-def _list_names(units: Iterable[Unit]) -> set[bytes]:
+def list_names(units: Iterable[Unit]) -> set[bytes]:
     """The names that units use, attributes of something not counted."""
     return {
         token

@@ -119,11 +119,14 @@ def _run(workspace: "Workspace", job: Job, state: State, store: Store | None) ->
     if current is None:
         store.save(replace(state, current="", shown={}))
         return Outcome(ported, (), tuple(_advise_skip(ported)), 5)
+    # What a killed run leaves half laid out must not be read as somebody's solution.
+    store.save(replace(state, current="", shown={}))
     shown = lay_out(store.repository, current, job.new.files, tag=job.new.tag)
-    hashes = {path: sha256(data) for path, data in shown.items()}
-    for data in shown.values():
-        store.keep(data)
-    store.save(replace(state, current=current.overlay, shown=hashes))
+    hashes = {path: store.keep(data) for path, data in shown.items()}
+    for path, (met, data) in state.begun.items():
+        if hashes.get(path) == met:
+            (store.repository / path).write_bytes(store.get(data))
+    store.save(replace(state, current=current.overlay, shown=hashes, begun={}))
     return Outcome(ported, (), tuple(_advise(store, current, len(ported.open))), 5)
 
 
@@ -162,21 +165,21 @@ def _advise(store: Store, overlay: OverlayResult, count: int) -> list[str]:
 
 
 def _take_decisions(store: Store, state: State) -> State:
-    """Read the work repository; files that were left as laid out decide nothing."""
+    """Read the work repository; files as laid out, or with conflict markers, decide nothing."""
     if not state.current or state.current in state.request.skip:
         return state
     if not store.repository.is_dir():
         return state
     shown = {path: store.get(name) for path, name in state.shown.items()}
     left, marked = read_back(store.repository, shown)
-    changed = [p for p, data in left.items() if data != shown[p] and p not in marked]
+    changed = {path: store.keep(data) for path, data in left.items() if data != shown[path]}
+    begun = {path: (state.shown[path], data) for path, data in changed.items() if path in marked}
     decisions = [
-        Decision(
-            overlay=state.current, target=path, met=state.shown[path], data=store.keep(left[path])
-        )
-        for path in changed
+        Decision(overlay=state.current, target=path, met=state.shown[path], data=data)
+        for path, data in changed.items()
+        if path not in marked
     ]
-    return decide(state, *decisions)
+    return decide(replace(state, begun=begun), *decisions)
 
 
 def _today() -> str:

@@ -14,7 +14,7 @@ from mindspeed_overlay.errors import DefinitionError, Problem, UsageError
 from mindspeed_overlay.staging import write_atomically
 from mindspeed_overlay.tree import sha256
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,7 @@ class State:
         decisions: in the order made.
         current: the overlay that is laid out in the work repository.
         shown: for its files the SHA-256 of what was laid out.
+        begun: files that a person began to solve: what was laid out, and how far they are.
     """
 
     request: Request
@@ -65,6 +66,7 @@ class State:
     decisions: tuple[Decision, ...] = ()
     current: str = ""
     shown: dict[str, str] = field(default_factory=dict)
+    begun: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class Store:
@@ -126,11 +128,10 @@ class Store:
         return (self.folder / "files" / name).read_bytes()
 
     def remove(self) -> None:
-        """Forget everything. `port.json` goes last, so that a killed removal can be repeated."""
-        for place in sorted(self.folder.glob("*")):
-            if place.name != "port.json":
-                shutil.rmtree(place) if place.is_dir() else place.unlink()
+        """Forget everything. `port.json` goes first: what a killed removal leaves is no port."""
         (self.folder / "port.json").unlink(missing_ok=True)
+        for place in sorted(self.folder.glob("*")):
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -144,4 +145,5 @@ def _read(table: dict[str, Any]) -> State:
     request = table.pop("request")
     listed: dict[str, Any] = {key: tuple(request.pop(key)) for key in ("ids", "skip")}
     decisions = tuple(Decision(**d) for d in table.pop("decisions"))
-    return State(request=Request(**request, **listed), decisions=decisions, **table)
+    begun = {path: (met, data) for path, (met, data) in table.pop("begun").items()}
+    return State(request=Request(**request, **listed), decisions=decisions, begun=begun, **table)

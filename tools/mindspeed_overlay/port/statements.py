@@ -15,7 +15,7 @@ from mindspeed_overlay.port.commute import bound_names, explain_clash, is_guard
 from mindspeed_overlay.port.document import Document
 from mindspeed_overlay.port.model import Misfit, Placed, Swap
 from mindspeed_overlay.port.nodes import MergeConflictError, merge_units
-from mindspeed_overlay.port.rename import rename_words
+from mindspeed_overlay.port.rename import list_names, rename_words
 from mindspeed_overlay.port.slots import Slot, Slots, StatementConflictError, Statements
 from mindspeed_overlay.port.units import Unit, list_imports
 
@@ -53,6 +53,8 @@ class _Carrier:
         olds = st.old[low : low + len(touched)] if touched else []
         mine = self.edited.units[ours.start : ours.stop]
         to_mine = align_units(olds, mine)
+        if to_mine == [None] and len(mine) == 1 and self._is_cast(low):
+            to_mine = [0]
         swaps: list[Swap] = []
         if self._is_obsolete(olds, mine, low):
             return [], self.notes
@@ -81,6 +83,11 @@ class _Carrier:
                 swaps += self._add(mine[start:end], at, dropped)
         return swaps, self.notes
 
+    def _is_cast(self, index: int) -> bool:
+        """Whether upstream put no more than a `cast` around an expression of a statement."""
+        unit, now = self.st.old[index], self.st.find(index)
+        return now is not None and now.key != unit.key and now.plain == unit.plain
+
     def _gap(self, line: int) -> int:
         return next(
             (k for k, unit in enumerate(self.st.old) if unit.first >= line), len(self.st.old)
@@ -96,7 +103,7 @@ class _Carrier:
         if any(self.st.find(low + k) is not None for k in range(len(olds))):
             return False
         names = set[str]().union(*(bound_names(u) for u in (*olds, *mine) if u.is_import))
-        used = {token.decode(errors="replace") for unit in self.new.units for token in unit.tokens}
+        used = {name.decode(errors="replace") for name in list_names(self.new.units)}
         if not names or names & used:
             return False
         self.notes.append(f"upstream imports and uses {', '.join(sorted(names))} no more")

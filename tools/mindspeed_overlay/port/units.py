@@ -66,6 +66,13 @@ class Unit:
         """Equal for units that mean the same."""
         return b" ".join(self.tokens)
 
+    @cached_property
+    def plain(self) -> tuple[bytes, ...]:
+        """Its tokens without `cast(Type, ...)`, which does nothing."""
+        if b"cast" not in self.tokens:
+            return self.tokens
+        return tuple(leaf for node in self.nodes for leaf in list_leaves(node, casts=False))
+
     @property
     def is_import(self) -> bool:
         """Whether it is an import statement."""
@@ -82,16 +89,28 @@ class Unit:
         return any(_holds(node, _EXITS) for node in self.nodes)
 
 
-def list_leaves(node: Node) -> Iterator[bytes]:
+def uncast(node: Node) -> Node | None:
+    """The value of `cast(Type, value)`; None for anything else."""
+    function, arguments = (node.child_by_field_name(k) for k in ("function", "arguments"))
+    if node.type != "call" or function is None or arguments is None:
+        return None
+    if function.text not in (b"cast", b"typing.cast") or len(arguments.named_children) != 2:
+        return None
+    return arguments.named_children[1]
+
+
+def list_leaves(node: Node, *, casts: bool = True) -> Iterator[bytes]:
     """The tokens of a node, without comments."""
     if node.type in ("comment", "line_continuation"):
         return
+    if not casts and (inner := uncast(node)) is not None:
+        node = inner
     if node.type == "string" or not node.children:
         if node.text:
             yield node.text
         return
     for child in node.children:
-        yield from list_leaves(child)
+        yield from list_leaves(child, casts=casts)
 
 
 def node_key(node: Node) -> bytes:
