@@ -160,9 +160,9 @@ def test_two_builds_at_once_both_finish(cache: Path, tmp_path: Path) -> None:
 def spoil(overlays: Path) -> str:
     """Change one context line of a patch; returns the symbol its hunk belongs to."""
     tags = tuple(release.tag for release in load_pins(default_pins()).releases)
-    overlay = load_overlays(overlays, tags=tags).get("fusions/fused-swiglu")
+    overlay = load_overlays(overlays, tags=tags).get("fusions/fused-rmsnorm")
     since = overlay.patch_since("core_v0.16.1", tags)
-    patch = overlay.folder / "patches" / since / "megatron.core.transformer.mlp.patch"
+    patch = overlay.folder / "patches" / since / "megatron.core.transformer.torch_norm.patch"
     lines = patch.read_text().splitlines(keepends=True)
     start = next(n for n, line in enumerate(lines) if line.startswith("@@"))
     symbol = lines[start].split("@@")[2].strip()
@@ -188,9 +188,9 @@ def test_a_spoiled_patch_stops_build_and_check_and_loses_nothing(
     ):
         done = tool("--overlays", str(overlays), *words, MINDSPEED_OVERLAY_CACHE=str(cache))
         assert done.returncode == 5, done.stderr
-        assert "fusions/fused-swiglu: hunk 1 of" in done.stderr
+        assert "fusions/fused-rmsnorm: hunk 1 of" in done.stderr
         assert symbol in done.stderr
-        assert "mindspeed-overlay port fusions/fused-swiglu --to core_v0.16.1" in done.stderr
+        assert "mindspeed-overlay port fusions/fused-rmsnorm --to core_v0.16.1" in done.stderr
     assert {path.name: sha256(path.read_bytes()) for path in good.parent.iterdir()} == before
 
 

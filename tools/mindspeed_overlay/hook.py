@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 POINTS = (
+    "activation",
     "attention",
     "batch",
     "block",

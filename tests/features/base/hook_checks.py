@@ -33,6 +33,25 @@ def register(point: str, *names: str, when: Any = (("num_layers", ()),)) -> Iter
         hooks._POINTS.update(before)
 
 
+def check_activation() -> Named:
+    """A feature computes what stands between the linears of an MLP; else upstream."""
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.mlp import MLP, MLPSubmodules
+
+    keywords: dict[str, Any] = {
+        "config": make_config(torch.float32, add_bias_linear=True),
+        "submodules": MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear),
+        "ffn_hidden_size": 40,
+    }
+    x = make_random(6, 1, 32, dtype=torch.float32)
+    with register("activation", "activate_ones", "activate_doubled"):
+        mlp = call(MLP, **keywords).cuda()
+    weight = mlp.linear_fc2.weight
+    assert torch.allclose(mlp(x)[0], 2 * weight.sum(1).expand(6, 1, -1), atol=1e-5)
+    assert call(MLP, **keywords).activate is None
+    return DONE
+
+
 def check_attention() -> Named:
     """Features compose in order; with none, or none that is on, the module is upstream's own."""
     from megatron.core.transformer.enums import AttnBackend
@@ -277,6 +296,22 @@ def choose_add_grad(layer: Any, inner: Any) -> Any:
 def add_grad(total_input: torch.Tensor, grad: torch.Tensor, main_grad: torch.Tensor) -> None:
     """What the feature adds."""
     main_grad.addmm_(grad.t(), total_input)
+
+
+def activate_ones(module: Any, inner: Any) -> Any:
+    """A feature that replaces the activation."""
+    return _activate_ones
+
+
+def _activate_ones(module: Any, x: torch.Tensor, bias: Any, scale: Any) -> torch.Tensor:
+    assert bias.shape == x.shape[-1:]
+    assert scale is None
+    return torch.ones(*x.shape[:-1], x.shape[-1] // 2, device=x.device)
+
+
+def activate_doubled(module: Any, inner: Any) -> Any:
+    """A feature that wraps what stands before it."""
+    return lambda *arguments: 2 * inner(*arguments)
 
 
 def attend_ones(module: Any, inner: Any) -> Any:

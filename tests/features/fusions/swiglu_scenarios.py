@@ -110,27 +110,33 @@ def _get_mlp() -> Any:
 
 
 def run_functions(dtype: torch.dtype, *, fused: bool = False, fp8: bool = False) -> Named:
-    """Both entry points of fused_bias_swiglu, called as frameworks call them."""
-    from megatron.core.fusions.fused_bias_swiglu import (
-        bias_swiglu_impl,
-        weighted_bias_swiglu_impl,
-    )
+    """Both entry points of upstream's fused_bias_swiglu, or our functions in their place."""
+    from megatron.core.fusions import fused_bias_swiglu as upstream
 
-    keywords: dict[str, Any] = {"fp8_input_store": fp8}
+    with_bias_swiglu, with_weights = upstream.bias_swiglu_impl, _weigh_upstream
     if fused:
-        keywords["use_fused_swiglu"] = True
+        from mindspeed.core.fusions import fused_bias_swiglu as ours
+
+        with_bias_swiglu, with_weights = ours.fused_bias_swiglu, ours.fused_weighted_swiglu
     named: Named = {}
     for shape in ((7, 24), (3, 2, 24)):
         for with_bias in (False, True):
             x = _random(*shape, dtype=dtype)
             bias = _random(24, dtype=dtype) if with_bias else None
-            out = bias_swiglu_impl(x, bias, **keywords)
+            out = with_bias_swiglu(x, bias, fp8)
             leaves = {"x": x} if bias is None else {"x": x, "bias": bias}
             found = _backward(None, out, **leaves)
             named |= {f"{len(shape)}d {with_bias} {key}": value for key, value in found.items()}
     x, weights = _random(7, 24, dtype=dtype), torch.rand(7, 1, device="cuda").requires_grad_()
-    out = weighted_bias_swiglu_impl(x, None, weights, **keywords)
+    out = with_weights(x, weights, fp8)
     return named | _backward(None, out, weighted_x=x, weights=weights)
+
+
+def _weigh_upstream(x: torch.Tensor, weights: torch.Tensor, fp8: bool) -> torch.Tensor:
+    from megatron.core.fusions.fused_bias_swiglu import weighted_bias_swiglu_impl
+
+    out: torch.Tensor = weighted_bias_swiglu_impl(x, None, weights, fp8)
+    return out
 
 
 def run_grouped_experts(dtype: torch.dtype, **changes: Any) -> Named:

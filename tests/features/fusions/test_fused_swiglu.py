@@ -12,6 +12,7 @@ from harness.trees import ALL_RELEASES, COMPARED_RELEASES, GIT_VARIABLE, Trees
 from harness.worker import Scenario
 
 OVERLAYS = ("fusions/fused-swiglu",)
+LEGACY = ("fusions/fused-swiglu-legacy",)
 HAVE_GROUPED_MLP = ("core_v0.12.1", "core_v0.14.0", "core_v0.15.3", "core_v0.16.1")
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -165,7 +166,7 @@ def test_legacy_mlp_of_the_full_tree(trees: Trees, tag: str) -> None:
     keys = [(dtype, fused) for fused in (False, True) for dtype in DTYPES]
     scenarios = [Scenario(function, (("dtype", dt), ("fused", fused))) for dt, fused in keys]
     pristine = run_on_device(trees.pristine(tag, tree="full"), scenarios[:2])[0]
-    patched = run_on_device(trees.patched(tag, OVERLAYS, tree="full"), scenarios)[0]
+    patched = run_on_device(trees.patched(tag, LEGACY, tree="full"), scenarios)[0]
     for dtype, want, off, on in zip(DTYPES, pristine, patched[:2], patched[2:], strict=True):
         assert_same(off, want)
         assert_near(on, want, computed_in=dtype)

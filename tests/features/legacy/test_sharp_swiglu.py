@@ -29,7 +29,7 @@ def results(request: pytest.FixtureRequest, trees: Trees) -> dict[str, Named]:
         )
         for chosen in options.values()
     ]
-    folder = trees.patched("core_v0.12.1", ("fusions/fused-swiglu",), tree=tree)
+    folder = trees.patched("core_v0.12.1", ("fusions/fused-swiglu-legacy",), tree=tree)
     return dict(zip(options, run_on_device(folder, scenarios)[0], strict=True))
 
 

@@ -14,6 +14,7 @@ the end; a point that nobody is at costs one call.
 
 | Point | Asked | With | Answer |
 |---|---|---|---|
+| activation | when an MLP or grouped experts are built | (module, inner) | `Activate` |
 | attention | when a DotProductAttention is built | (module, inner) | `Attend`, its forward |
 | batch | by get_batch_on_this_cp_rank | (batch, cp_group, inner) | the sliced batch |
 | block | when a TransformerBlock is built | (block, inner) | its forward, the block first |
@@ -39,6 +40,7 @@ Conditions = tuple[tuple[str, tuple[str, ...]], ...]
 _POINTS: dict[str, tuple[tuple[str, Conditions], ...]] = {
     name: tuple((function, when) for point, _, function, when in HOOKS if point == name)
     for name in (
+        "activation",
         "attention",
         "batch",
         "block",
@@ -71,6 +73,29 @@ class Attend(Protocol):
         """[s, b, n, d] queries, [t, b, g, d] keys and values to [s, b, n * d]."""
 
 
+class Activate(Protocol):
+    """What stands between the two linear layers of an MLP, or of experts in one grouped matmul."""
+
+    def __call__(
+        self,
+        module: Any,
+        x: torch.Tensor,
+        bias: torch.Tensor | None,
+        scale: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """activation(x + bias) * scale, in the dtype of x.
+
+        Args:
+            module: with `config` and `activation_func`.
+            x: [..., h], or [..., 2h] with config.gated_linear_unit, its halves one after the other.
+            bias: broadcast over x, or None.
+            scale: [..., 1], the routing weight of each token, often in a wider dtype; or None.
+
+        Returns:
+            [..., h].
+        """
+
+
 class AddGrad(Protocol):
     """What adds the gradient of a linear layer's weight to the parameter's `main_grad`."""
 
@@ -84,6 +109,34 @@ class AddGrad(Protocol):
             grad_output: [t, o], same dtype.
             main_grad: [o, i], fp32 as a rule; another dtype is the function's to refuse.
         """
+
+
+def bind_activation(module: Any) -> Activate | None:
+    """What computes the activation of an MLP or of grouped experts; None: upstream's own code.
+
+    Args:
+        module: under construction, with `config`.
+    """
+    activate: Activate | None = None
+    for function in _asked("activation", module.config):
+        activate = function(module, activate)
+    return activate
+
+
+def spread_bias(biases: list[torch.Tensor] | None, num_tokens: list[int]) -> torch.Tensor | None:
+    """The biases of grouped experts as one row for each token, which core 0.12 and 0.14 have apart.
+
+    Args:
+        biases: [h] of each expert, or None.
+        num_tokens: of each expert.
+
+    Returns:
+        [t, h], or None.
+    """
+    if biases is None:
+        return None
+    rows = [bias.expand(n, -1) for bias, n in zip(biases, num_tokens, strict=True)]
+    return torch.cat(rows)
 
 
 def bind_attention(module: Any) -> Attend | None:

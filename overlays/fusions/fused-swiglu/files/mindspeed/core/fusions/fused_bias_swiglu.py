@@ -18,6 +18,41 @@ import torch.nn.functional as F
 _OPTION = "--use-fused-swiglu (use_fused_swiglu)"
 
 
+def attach_fused_swiglu(module: Any, inner: Any) -> Any:
+    """The activation of an MLP or of grouped experts; a function at the hook point `activation`."""
+    require_operator()
+    return activate
+
+
+def activate(
+    module: Any, x: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None
+) -> torch.Tensor:
+    """swiglu(x + bias) * scale, keeping what upstream keeps under the module's config.
+
+    With bias_activation_fusion a scaled result is computed anew in the backward pass instead of
+    kept, and the input may be kept as fp8 or marked for offloading.
+
+    Args:
+        module: with `config`.
+        x: [..., 2h].
+        bias: broadcast over x, or None.
+        scale: [..., 1], or None.
+
+    Returns:
+        [..., h], the dtype of x.
+    """
+    config = module.config
+    if not config.bias_activation_fusion:
+        y = fused_swiglu(x if bias is None else x + bias)
+        return y if scale is None else (y * scale).to(y.dtype)
+    fp8 = config.activation_func_fp8_input_store
+    if scale is not None:
+        return fused_weighted_swiglu(x if bias is None else x + bias, scale, fp8)
+    return fused_bias_swiglu(
+        x, bias, fp8, config.cpu_offloading and config.cpu_offloading_activations
+    )
+
+
 def fused_swiglu(x: torch.Tensor) -> torch.Tensor:
     """silu(a) * b for [a, b] = x.
 
@@ -41,13 +76,13 @@ def fused_bias_swiglu(
     """swiglu(x + bias), keeping for the backward pass what Megatron's own function keeps.
 
     Args:
-        x: [s, 2h].
-        bias: [2h], or None.
+        x: [..., 2h].
+        bias: broadcast over x, or None.
         fp8_input_store: keep x as float8_e4m3fn; the device must have that type.
         cpu_offload_input: mark the kept tensors for TransformerEngine's offloading.
 
     Returns:
-        [s, h], the dtype of x.
+        [..., h], the dtype of x.
     """
     if bias is None and not fp8_input_store and not cpu_offload_input:
         return fused_swiglu(x)
