@@ -9,6 +9,8 @@ import importlib.util
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,16 +33,25 @@ SHAPE: dict[str, Any] = {
     "width": 64,
     "value_width": 64,
 }
-ROWS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
-    "ring": ({}, "ring", {}),
-    "ring, fused merge": ({"fused_merge": True}, "ring", {}),
-    "ring, BNSD": ({"bnsd": True}, "ring", {}),
-    "ring, cache half": ({"keep": "half"}, "ring", {"keep": "half"}),
-    "ring, cache full": ({"keep": "full"}, "ring", {"keep": "full"}),
-    "double ring, W = 2": ({"algorithm": "double_ring", "window": 2}, "ring", {"window": 2}),
-    "kv-all-gather": ({"algorithm": "kv_allgather"}, "kv_allgather", {}),
-    "ulysses": ({"algorithm": "ulysses"}, "ulysses", {}),
-    "hybrid 2 x 2": ({"algorithm": "hybrid"}, "hybrid", {"ulysses": 2}),
+_ROWS = SHAPE["length"] // RANKS * SHAPE["batch"] * SHAPE["width"] * 4  # one head of a rank
+QUERIES, BLOCK = SHAPE["heads"] * _ROWS, 2 * SHAPE["key_heads"] * _ROWS
+# Case; formula and its options; what the formula counts and lay there before, or the reverse: the
+# output of Ulysses is traded back into a tensor of its own, which belongs to the layer behind.
+ROWS: dict[str, tuple[dict[str, Any], str, dict[str, Any], int]] = {
+    "ring": ({}, "ring", {}, QUERIES),
+    "ring, fused merge": ({"fused_merge": True}, "ring", {}, QUERIES),
+    "ring, BNSD": ({"bnsd": True}, "ring", {}, 0),
+    "ring, cache half": ({"keep": "half"}, "ring", {"keep": "half"}, QUERIES),
+    "ring, cache full": ({"keep": "full"}, "ring", {"keep": "full"}, QUERIES),
+    "double ring, W = 2": (
+        {"algorithm": "double_ring", "window": 2},
+        "ring",
+        {"window": 2},
+        QUERIES,
+    ),
+    "kv-all-gather": ({"algorithm": "kv_allgather"}, "kv_allgather", {}, QUERIES + BLOCK),
+    "ulysses": ({"algorithm": "ulysses"}, "ulysses", {}, -QUERIES),
+    "hybrid 2 x 2": ({"algorithm": "hybrid"}, "hybrid", {"ulysses": 2}, -QUERIES),
 }
 
 
@@ -56,30 +67,43 @@ def load_costs(folder: str) -> ModuleType:
     return module
 
 
-def main() -> None:
-    """Measure and print a table."""
+@contextmanager
+def lay_overlays() -> Iterator[str]:
+    """A folder with the overlays' `mindspeed`, without Megatron."""
     with tempfile.TemporaryDirectory() as folder:
         overlays = _ROOT / "overlays"
         roots = sorted(overlays.glob("context-parallel/*/files"))
         for files in [overlays / "base/ascend/files", *roots]:
             shutil.copytree(files, folder, dirs_exist_ok=True)
+        yield folder
+
+
+def main() -> None:
+    """Measure and print a table."""
+    with lay_overlays() as folder:
         costs = load_costs(folder)
         cases = [Case(**{"algorithm": "ring", "npu": True, **SHAPE, **row[0]}) for row in
                  ROWS.values()]  # fmt: skip
         server = ranks.server(path=[folder], preload=ranks.DEFAULT_PRELOAD)
         found = server.run(measure, cases, world_size=RANKS, timeout_s=300)[1]
     print(f"{RANKS} ranks, fp32, causal, {SHAPE}")
-    print("| algorithm | KiB sent forward, backward | formula | messages | launches | KiB peak |")
-    print("|---|---|---|---|---|---|")
+    print("Sent forward, backward; kept for the backward pass; each beside the formula of `costs`.")
+    print()
+    print("| algorithm | KiB sent | formula | messages | formula | KiB kept | formula | launches |"
+          " KiB peak |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|")
     shape = costs.Shape(**SHAPE, element_bytes=4)
-    for (name, (_, formula, options)), row in zip(ROWS.items(), found, strict=True):
+    for (name, (_, formula, options, before)), row in zip(ROWS.items(), found, strict=True):
         cost = getattr(costs, f"cost_{formula}")(shape, RANKS, **options)
         launches = sum(kind == "compute" for kind, _, _ in row["log"])
+        kept = row["kept_bytes"] + before
         print(
             f"| {name} | {row['forward_bytes'] // 1024}, {row['backward_bytes'] // 1024} | "
             f"{cost.forward_bytes // 1024}, {cost.backward_bytes // 1024} | "
-            f"{row['forward_messages']} + {row['backward_messages']} | {launches} | "
-            f"{row['peak_bytes'] // 1024} |"
+            f"{row['forward_messages']} + {row['backward_messages']} | "
+            f"{cost.forward_messages} + {cost.backward_messages} | "
+            f"{kept // 1024} | {cost.kept_bytes // 1024} | {launches} | "
+            f"{row['both_peak_bytes'] // 1024} |"
         )
 
 

@@ -50,20 +50,26 @@ def run_benchmark(name: str) -> tuple[str, int]:
         env={**os.environ, "PYTHONPATH": str(FOLDER.parent / "tools")},
     )
     print(done.stdout, flush=True)
-    return f"\n{title}\n\n{done.stdout.strip()}\n\n{describe_machine()}\n\n", done.returncode
+    return f"{title}\n\n{done.stdout.strip()}\n\n{describe_machine()}", done.returncode
+
+
+def write_section(name: str, text: str) -> None:
+    """Put a benchmark's section into the page; the others stay as they are."""
+    sections = read_sections(PAGE.read_text("utf-8")) if PAGE.exists() else {}
+    sections[name] = f"\n{text.strip()}\n\n"
+    body = "".join(f"## {key}\n{sections[key]}" for key in sorted(sections))
+    PAGE.write_text(f"{HEAD}\n{body}".rstrip() + "\n", "utf-8")
 
 
 def main() -> int:
     """Run what is asked for and rewrite its sections."""
     names = sys.argv[1:] or list(ALWAYS)
-    sections = read_sections(PAGE.read_text("utf-8")) if PAGE.exists() else {}
     codes = []
     for name in names:
         print(f"== {name}", flush=True)
-        sections[name], code = run_benchmark(name)
+        text, code = run_benchmark(name)
         codes.append(code)
-        body = "".join(f"## {key}\n{sections[key]}" for key in sorted(sections))
-        PAGE.write_text(f"{HEAD}\n{body}".rstrip() + "\n", "utf-8")
+        write_section(name, text)
     return max(codes)
 
 

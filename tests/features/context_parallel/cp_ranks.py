@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -41,6 +41,10 @@ class Case:
     """On the device only."""
     uneven: tuple[int, ...] = ()
     """Rows of each rank, one after another, in place of the zigzag; masks are full or given."""
+    cut_ring: bool = False
+    """Rows of MindSpeed's hybrid: a zigzag over rings, each part cut among neighbours."""
+    adapt: dict[str, Any] = field(default_factory=dict)
+    """Of `choice.Adapt`, for the adaptive algorithms."""
 
 
 def find_errors(cases: list[Case]) -> list[dict[str, float]]:
@@ -50,7 +54,7 @@ def find_errors(cases: list[Case]) -> list[dict[str, float]]:
 
 def _compare(case: Case) -> dict[str, float]:
     own, given, grad, hidden, whole = make_inputs(case)
-    rows = _own_rows(case, dist.get_rank(), dist.get_world_size())
+    rows = own_rows(case, dist.get_rank(), dist.get_world_size())
     out, dropped = _run_recording_dropout(case, given, hidden, whole)
     wanted = _run_dense([x.float() for x in whole], grad.float(), hidden, dropped)
     out.backward(grad[rows].to(out.device).view(out.shape))
@@ -103,7 +107,7 @@ def make_inputs(case: Case) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor,
     if case.mask == "given":
         hidden = torch.rand(case.batch, 1, length, length, generator=generator) > 0.6
         hidden[..., 0] = False
-    rows = _own_rows(case, dist.get_rank(), dist.get_world_size())
+    rows = own_rows(case, dist.get_rank(), dist.get_world_size())
     own = [x[rows].to(device).requires_grad_() for x in whole]
     # Megatron has packed rows without a batch.
     given = [x.squeeze(1) for x in own] if case.starts else own
@@ -119,12 +123,16 @@ def _run_dense(
     return [out.detach(), *(x.grad for x in leaves if x.grad is not None)]
 
 
-def _own_rows(case: Case, rank: int, size: int) -> Tensor:
+def own_rows(case: Case, rank: int, size: int) -> Tensor:
     """Chunks r and 2p - 1 - r of each sequence: written apart from `placement`."""
     parts = []
     if case.uneven:
         start = sum(case.uneven[:rank])
         return torch.arange(start, start + case.uneven[rank])
+    if case.cut_ring:
+        ring, place = divmod(rank, case.ulysses)
+        chunks = torch.arange(case.length).chunk(2 * size // case.ulysses)
+        return torch.cat([chunks[ring], chunks[-1 - ring]]).chunk(case.ulysses)[place]
     for start, stop in pairwise(case.starts or (0, case.length)):
         chunks = torch.arange(start, stop).chunk(2 * size)
         parts += [chunks[rank], chunks[2 * size - 1 - rank]]
@@ -145,10 +153,12 @@ def run_algorithm(case: Case, tensors: list[Tensor], hidden: Tensor) -> Tensor:
         "ulysses": _run_ulysses,
         "hybrid": _run_hybrid,
         "kv_allgather": _run_kv_allgather,
+        "adaptive": _run_adaptive,
+        "hybrid_adaptive": _run_adaptive,
         "uneven_ring": _run_uneven,
         "uneven_ulysses": _run_uneven,
     }[case.algorithm]
-    rows_first = case.algorithm in ("ulysses", "hybrid")
+    rows_first = case.algorithm in ("ulysses", "hybrid", "adaptive", "hybrid_adaptive")
     if case.bnsd and not rows_first:
         out = run(case, kernel, hidden, *(x.permute(1, 2, 0, 3).contiguous() for x in tensors))
         return out.permute(2, 0, 1, 3)
@@ -208,7 +218,7 @@ def _ring(
     elif case.mask == "full":
         tiles = tile_full(shard, blocks)
     else:
-        rows = _own_rows(case, rank, size)
+        rows = own_rows(case, rank, size)
         tiles = tile_given(hidden[..., rows, :].to(q.device), placement)
     plan = Circulation(
         schedule,
@@ -300,12 +310,52 @@ def _run_kv_allgather(
         mask = Mask(query_ends=shard.ends_of(Part.ALL), key_ends=case.starts[1:] or None)
         calls = [Call(Part.ALL, case.length, mask)]
     else:
-        mask = Mask(given=hidden[..., _own_rows(case, rank, size), :].to(q.device))
+        mask = Mask(given=hidden[..., own_rows(case, rank, size), :].to(q.device))
         calls = [Call(Part.ALL, case.length, mask)]
     group = _groups(tuple(range(size)), 1)[0]
     placement = place_contiguous(case.uneven) if case.uneven else place_packed_zigzag(starts, size)
     plan = Gathering(placement, group, calls, kernel, shard, keep=case.keep)
     return attend_gathered(q, k, v, plan)
+
+
+def _run_adaptive(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Any:
+    from mindspeed.core.context_parallel import adaptive, choice, groups, mask_blocks, problem
+
+    size, rank = dist.get_world_size(), dist.get_rank()
+    u = case.ulysses if case.algorithm == "hybrid_adaptive" else 1
+    near = [_groups(tuple(range(i * u, i * u + u)), 1)[0] for i in range(size // u)]
+    far = [_groups(tuple(range(i, size, u)), case.lanes) for i in range(u)]
+    adapt = choice.Adapt(**case.adapt)
+    mask = None
+    if adapt.own_blocks:
+        rows = [own_rows(case, peer, size // u) for peer in range(size // u)]
+        needs = [[not bool(hidden[a][:, b].all()) for b in rows] for a in rows]
+        mask_blocks.set_mask_blocks(needs, lambda a, b: _cut_block(hidden, a, b))
+    else:
+        mask = _own_mask(hidden, case, "cpu" if adapt.mask_on_cpu else str(q.device.type))
+    row = next(a for a in choice.ALGORITHMS if a.function == f"attend_{case.algorithm}")
+    chosen = choice.Choice(row, size, u, fused_merge=case.fused_merge, keep=case.keep, adapt=adapt)
+    whole = groups.Groups(_groups(tuple(range(size)), 1)[0], near[rank // u], far[rank % u])
+    posed = problem.Problem(kernel, "given", (0, case.length), mask=mask)
+    attend = getattr(adaptive, row.function)
+    return attend(q, k, v, posed, choice=chosen, groups=whole)
+
+
+_own_masks: dict[int, tuple[Tensor, Tensor]] = {}
+
+
+def _own_mask(hidden: Tensor, case: Case, device: str) -> Tensor:
+    """This rank's rows as 4 dimensions; one tensor in every call, as in a model's layers."""
+    if id(hidden) not in _own_masks:
+        rows = hidden[..., own_rows(case, dist.get_rank(), dist.get_world_size()), :]
+        rows = rows.view([1] * (4 - rows.dim()) + list(rows.shape)).to(device)
+        _own_masks[id(hidden)] = (hidden, rows)
+    return _own_masks[id(hidden)][1]
+
+
+def _cut_block(hidden: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    block = hidden[rows.cpu()][:, columns.cpu()]
+    return block.view(1, 1, len(rows), len(columns)).to(rows.device)
 
 
 def _run_uneven(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Any:

@@ -36,11 +36,23 @@ def attend(
 
 
 def hide(kind: str, length: int, starts: list[int]) -> Tensor:
-    """[s, s], True where hidden: "causal" or "full", within each of the packed sequences."""
+    """[s, s], True where hidden: "causal" or "full", within each of the packed sequences.
+
+    Or "band": causal, and nothing further back than an eighth; "scattered": four documents whose
+    rows take turns; "late": causal, but that the last row does not see the first.
+    """
     row = torch.arange(length)
+    later = row[None, :] > row[:, None]
+    if kind == "band":
+        return later | (row[None, :] < row[:, None] - length // 8)
+    if kind == "scattered":
+        return row[:, None] % 4 != row[None, :] % 4
+    if kind == "late":
+        later[-1, 0] = True
+        return later
     sequence = torch.bucketize(row, torch.tensor(starts[1:]), right=True)
     hidden = sequence[:, None] != sequence[None, :]
-    return hidden | (row[None, :] > row[:, None]) if kind == "causal" else hidden
+    return hidden | later if kind == "causal" else hidden
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A small GPT whose sequence is spread over ranks: losses and parameters of some steps."""
 
 import inspect
+import zlib
 from typing import Any
 
 import torch
@@ -9,6 +10,14 @@ import torch.distributed as dist
 Named = dict[str, torch.Tensor]
 LENGTH, BATCH, VOCABULARY = 32, 2, 64
 DOCUMENT = 16  # where the second one begins
+LATENT: dict[str, Any] = {  # queries and keys are 12 wide, values 6
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_head_dim": 8,
+    "qk_pos_emb_head_dim": 4,
+    "v_head_dim": 6,
+    "rope_type": "rope",
+}
 
 
 def make_config(dtype: torch.dtype, **changes: Any) -> Any:
@@ -34,6 +43,11 @@ def make_config(dtype: torch.dtype, **changes: Any) -> Any:
         from megatron.core.transformer.enums import AttnBackend
 
         changes["attention_backend"] = AttnBackend[changes.pop("backend")]
+    if changes.get("multi_latent_attention"):
+        from megatron.core.transformer.transformer_config import MLATransformerConfig
+
+        del settings["num_query_groups"]
+        return MLATransformerConfig(**(settings | LATENT | changes))
     return TransformerConfig(**(settings | changes))
 
 
@@ -46,14 +60,18 @@ class Norm(torch.nn.LayerNorm):
             parameter.sequence_parallel = True  # type: ignore[attr-defined]
 
 
-def make_model(config: Any, *, with_te_names: bool = False, **stage: bool) -> Any:
-    """GPT with rotary embeddings and upstream's local layers, or those of TransformerEngine."""
+def make_model(
+    config: Any, *, with_te_names: bool = False, positions: str = "rope", **stage: bool
+) -> Any:
+    """GPT of upstream's local layers, or those with TransformerEngine's names."""
     from megatron.core.models.gpt import gpt_layer_specs
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
     name = "with_transformer_engine" if with_te_names else "local"
-    layer = getattr(gpt_layer_specs, f"get_gpt_layer_{name}_spec")()
+    layer = getattr(gpt_layer_specs, f"get_gpt_layer_{name}_spec")(
+        num_experts=config.num_moe_experts, multi_latent_attention=config.multi_latent_attention
+    )
     if config.sequence_parallel:  # which upstream's fallback norm refuses
         layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
         layers = [layer] * config.num_layers
@@ -63,25 +81,61 @@ def make_model(config: Any, *, with_te_names: bool = False, **stage: bool) -> An
         layer,
         vocab_size=VOCABULARY,
         max_sequence_length=LENGTH,
-        position_embedding_type="rope",
+        position_embedding_type=positions,
         **stage,
     ).cuda()
+    if config.num_moe_experts:
+        _fill_experts(model)
     return model.bfloat16() if config.bf16 else model
 
 
+def _fill_experts(model: Any) -> None:
+    """Values by the expert's number among those of all ranks."""
+    for name, parameter in model.named_parameters():
+        generator = torch.Generator().manual_seed(zlib.crc32(_name_expert(name, model).encode()))
+        if ".local_experts." in name or name.endswith("router.weight"):
+            with torch.no_grad():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 8)
+
+
+def _name_expert(name: str, model: Any) -> str:
+    """A parameter's name with the number of its expert among those of all ranks."""
+    from megatron.core import parallel_state
+
+    before, found, after = name.partition(".local_experts.")
+    if not found:
+        return name
+    number, _, rest = after.partition(".")
+    share = model.config.num_moe_experts // parallel_state.get_expert_model_parallel_world_size()
+    first = parallel_state.get_expert_model_parallel_rank() * share
+    return f"{before}{found}{first + int(number)}.{rest}"
+
+
 def make_batch(seed: int, *, mask: str) -> dict[str, Any]:
-    """Token ids, positions, labels and mask of the whole sequence."""
+    """Token ids, positions, labels and mask of the whole sequence.
+
+    Masks: "none"; "causal"; "reset", two documents; "restart", the same and positions begin anew;
+    "late", causal but that the last row does not see the first; "band", nothing far back.
+    """
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH), generator=generator)
     hidden = None
     if mask != "none":
         hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1).expand(BATCH, 1, -1, -1)
-    if mask == "reset":
+    positions = torch.arange(LENGTH)
+    if mask == "late" and hidden is not None:
+        hidden = hidden.clone()
+        hidden[..., -1, 0] = True
+    if mask == "band" and hidden is not None:
+        hidden = hidden | ~torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(-4)
+    if mask == "restart":
+        positions = positions % DOCUMENT
+    if mask in ("reset", "restart"):
         document = (torch.arange(LENGTH) >= DOCUMENT).int()
         hidden = hidden | (document[:, None] != document[None, :]) if hidden is not None else None
     batch = {
         "tokens": tokens,
-        "position_ids": torch.arange(LENGTH).expand(BATCH, LENGTH).contiguous(),
+        "position_ids": positions.expand(BATCH, LENGTH).contiguous(),
         "labels": tokens.roll(-1, 1),
         "attention_mask": None if hidden is None else hidden.contiguous(),
     }
@@ -104,18 +158,29 @@ def train(
     steps: int = 2,
     mask: str = "causal",
     with_te_names: bool = False,
+    positions: str = "rope",
     **changes: Any,
 ) -> Named:
     """Train some steps of plain SGD.
+
+    Args:
+        dtype: of the parameters.
+        steps: how many.
+        mask: see `make_batch`.
+        with_te_names: layers of the spec with TransformerEngine's names.
+        positions: how the model knows them.
+        changes: of the config.
 
     Returns:
         The losses, summed over ranks, and the parameters in the end.
     """
     config = make_config(dtype, **changes)
-    model = make_model(config, with_te_names=with_te_names)
+    model = make_model(config, with_te_names=with_te_names, positions=positions)
     losses = []
     for step in range(steps):
-        batch = slice_batch(make_batch(step, mask=mask))
+        whole = make_batch(step, mask=mask)
+        batch = slice_batch(dict(whole))
+        batch["attention_mask"] = _place_mask(config, whole, batch["attention_mask"])
         out = model(
             batch["tokens"], batch["position_ids"], batch["attention_mask"], labels=batch["labels"]
         )
@@ -129,7 +194,23 @@ def train(
                 parameter -= 0.5 * parameter.grad
         losses.append(_sum_over_context(loss.detach().clone()))
     named = {"losses": torch.stack(losses)}
-    return named | {name: p.detach() for name, p in model.named_parameters()}
+    return named | {_name_expert(name, model): p.detach() for name, p in model.named_parameters()}
+
+
+def _place_mask(config: Any, whole: dict[str, Any], own: Any) -> Any:
+    """The mask as the options want it: its blocks set, all of it on the CPU, or as it is."""
+    if getattr(config, "adaptive_cp_manually_set_mask_list", False):
+        from mindspeed.core.context_parallel.mask_blocks import set_mask_blocks
+
+        hidden = whole["attention_mask"][0, 0]
+        size = config.context_parallel_size // (config.ulysses_degree_in_cp or 1)
+        chunks = torch.arange(LENGTH, device=hidden.device).chunk(2 * size)
+        rows = [torch.cat([chunks[r], chunks[-1 - r]]) for r in range(size)]
+        needs = [[not bool(hidden[a][:, b].all()) for b in rows] for a in rows]
+        set_mask_blocks(needs, lambda a, b: hidden[a][:, b][None, None])
+        return None
+    on_cpu = getattr(config, "attention_mask_on_cpu", False)
+    return whole["attention_mask"].cpu() if on_cpu else own
 
 
 def _sum_over_context(x: torch.Tensor) -> torch.Tensor:
@@ -145,9 +226,19 @@ def _sum_gradients(model: Any) -> None:
     from megatron.core import parallel_state
 
     for parameter in model.parameters():
+        if not getattr(parameter, "allreduce", True):
+            dist.all_reduce(parameter.grad, group=_find_expert_group())
+            continue
         _sum_over_context(parameter.grad)
         if getattr(parameter, "sequence_parallel", False):
             dist.all_reduce(parameter.grad, group=parallel_state.get_tensor_model_parallel_group())
+
+
+def _find_expert_group() -> Any:
+    """The ranks that have the same experts."""
+    from megatron.core import parallel_state
+
+    return parallel_state.get_expert_data_parallel_group()
 
 
 def train_packed(*, padded: bool, with_te_names: bool = False, **changes: Any) -> Named:

@@ -76,6 +76,28 @@ def test_the_cache_policy_holds_for_every_interval_plus_first_layer(choice: Modu
     assert [choice.choose(config, layer).keep for layer in (1, 2, 3, 4)] == ["half", "", "half", ""]
 
 
+@pytest.mark.parametrize(
+    ("settings", "adapt"),
+    [
+        ({}, ("coarse", True, False, False)),
+        ({"adaptive_cp_only_reschedule": True}, ("", True, False, False)),
+        (
+            {"adaptive_cp_without_coarse": True, "adaptive_cp_dynamic_attn_mask": True},
+            ("exact", False, False, False),
+        ),
+        (
+            {"adaptive_cp_manually_set_mask_list": True, "attention_mask_on_cpu": True},
+            ("coarse", True, True, True),
+        ),
+    ],
+)
+def test_flags_say_how_a_mask_is_treated(
+    choice: ModuleType, settings: dict[str, Any], adapt: tuple[Any, ...]
+) -> None:
+    config = SimpleNamespace(**BASE, context_parallel_algo="adaptive_cp_algo", **settings)
+    assert choice.choose(config).adapt == choice.Adapt(*adapt)
+
+
 HYBRID = {"context_parallel_algo": "hybrid_cp_algo"}
 ULYSSES = {"context_parallel_algo": "ulysses_cp_algo"}
 
@@ -108,7 +130,8 @@ ULYSSES = {"context_parallel_algo": "ulysses_cp_algo"}
             {"use_fused_ring_attention_update": True, "megatron_cp_in_bnsd": True},
             "no BNSD layout",
         ),
-        ({"context_parallel_algo": "adaptive_cp_algo"}, "set --adaptive-cp-only-reschedule"),
+        ({"adaptive_cp_without_coarse": True}, "--adaptive-cp-without-coarse is for adaptive"),
+        ({**ULYSSES, "attention_mask_on_cpu": True}, "--attention-mask-on-cpu is for adaptive"),
         ({**ULYSSES, "use_ulysses_allgather_kv": True}, "one key head"),
         ({"use_ulysses_allgather_kv": True, "num_query_groups": 1}, "ulysses_cp_algo"),
         (

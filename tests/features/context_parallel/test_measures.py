@@ -114,6 +114,20 @@ def test_visiting_blocks_do_not_grow_with_the_ring_and_do_with_the_gather(
     assert abs(grown - (visiting[1] - visiting[0])) <= visiting[0] // 6
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "ulysses"])
+def test_memory_falls_with_the_number_of_ranks(
+    mindspeed_path: str, found: Found, algorithm: str
+) -> None:
+    case = Case(algorithm, npu=True, **(SHAPE | {"key_heads": 8}))
+    server = ranks.server(path=[mindspeed_path], preload=ranks.DEFAULT_PRELOAD)
+    two, four = (
+        server.run(measure, [case], world_size=size, timeout_s=100)[0][0] for size in (2, 4)
+    )
+    assert 1.9 <= two["kept_bytes"] / four["kept_bytes"] <= 2.1
+    if algorithm == "ulysses":  # of two ranks of a ring each has one visitor, of more two
+        assert 1.9 <= two["both_peak_bytes"] / four["both_peak_bytes"] <= 2.1
+
+
 @pytest.mark.parametrize("name", ["ring", "ring, lanes", "double"])
 def test_every_message_that_can_be_hidden_is_launched_before_the_computation(
     found: Found, name: str

@@ -6,24 +6,26 @@ number of blocks that a rank needs, or of ranks that need a block (Koenig's theo
 colouring). Since a block has one owner, its owner sends it each time: nobody sends or receives more
 than one block at once, and nobody holds what he does not need.
 
-The rows stay where Megatron has put them. MindSpeed's adaptive algorithm also moves rows between
-ranks beforehand, so that the graph becomes sparser (ask it not to with
---adaptive-cp-only-reschedule); that is not done here.
+Before that, rows may move to other ranks, so that the graph becomes sparser (`row_order`,
+`move_rows`): one all-to-all there and one back, in each layer, and only where it saves rounds.
 
 Dims: l rows of this rank, s rows of the ring, p ranks of the ring.
 """
 
 import functools
+from dataclasses import replace
 
 import torch
-import torch.distributed as dist
-from mindspeed.core.context_parallel.choice import Choice
-from mindspeed.core.context_parallel.exchange import ProcessGroup
+from mindspeed.core.context_parallel.choice import Adapt, Choice
+from mindspeed.core.context_parallel.exchange import ProcessGroup, find_device, gather_parts
 from mindspeed.core.context_parallel.groups import Groups
+from mindspeed.core.context_parallel.mask_blocks import read_mask_blocks
 from mindspeed.core.context_parallel.masks import gather_rows, once
-from mindspeed.core.context_parallel.placement import Placement
+from mindspeed.core.context_parallel.move_rows import Route, move_mask, move_rows, plan_route
+from mindspeed.core.context_parallel.placement import Placement, order_rows, place_contiguous
 from mindspeed.core.context_parallel.problem import Problem, run_schedule
 from mindspeed.core.context_parallel.ring import schedule_ring
+from mindspeed.core.context_parallel.row_order import choose_order, size_unit
 from mindspeed.core.context_parallel.schedule import Move, Schedule, Step
 from mindspeed.core.context_parallel.ulysses import attend_by_heads
 from torch import Tensor
@@ -115,20 +117,65 @@ def find_needs(rows: Tensor, placement: Placement, group: ProcessGroup) -> Needs
                 for held in placement.ranges
             ]
         )
-        everyone = torch.empty(group.size() * len(seen), dtype=torch.int32, device=rows.device)
-        dist.all_gather_into_tensor(everyone, seen.int(), group=group)
-        grid = everyone.view(group.size(), -1).tolist()
+        grid = torch.stack(_gather(seen, group)).tolist()
         return tuple(tuple(bool(x) for x in row) for row in grid)
 
     needs: Needs = once(("needs", group), rows, ask)
     return needs
 
 
+def _gather(seen: Tensor, group: ProcessGroup) -> list[Tensor]:
+    """The flags of all ranks, on the CPU."""
+    flags = seen.to(find_device(group), torch.uint8).view(-1)
+    parts = gather_parts(flags, [flags.numel()] * group.size(), group)
+    return [part.view(seen.shape).bool().cpu() for part in parts]
+
+
+_first: dict[tuple[ProcessGroup, int], Route | None] = {}
+
+
+def find_route(
+    rows: Tensor, placement: Placement, group: ProcessGroup, adapt: Adapt
+) -> Route | None:
+    """How rows should move for a mask, None where they should stay.
+
+    Args:
+        rows: bool, True where hidden: [.., .., l, s], this rank's rows.
+        placement: of all rows.
+        group: the ring; all of its ranks must call.
+        adapt: whether rows may move, and whether the order for the first mask holds for all.
+    """
+    if not adapt.move:
+        return None
+
+    def plan() -> Route | None:
+        p, length = group.size(), rows.shape[-1]
+        unit = size_unit(length, p, exact=adapt.move == "exact")
+        seen = ~rows.flatten(0, 1).all(0)  # by any sample or head
+        seen = seen.view(-1, unit, length // unit, unit).any(3).any(1)
+        units = Placement(
+            tuple(tuple((a // unit, b // unit) for a, b in held) for held in placement.ranges)
+        )
+        order = choose_order(order_rows(_gather(seen, group), units), p)
+        if order is None:
+            return None
+        numbers = torch.tensor(order)[:, None] * unit + torch.arange(unit)
+        return plan_route(numbers.flatten(), placement, group.rank(), find_device(group))
+
+    if not adapt.order_once:
+        route: Route | None = once(("route", group), rows, plan)
+        return route
+    key = (group, rows.shape[-1])
+    if key not in _first:
+        _first[key] = plan()
+    return _first[key]
+
+
 def attend_adaptive(
     q: Tensor, k: Tensor, v: Tensor, problem: Problem, *, choice: Choice, groups: Groups
 ) -> Tensor:
     """Over all ranks; see `attention.Attention`."""
-    return _attend(q, k, v, problem, rank=groups.whole.rank(), choice=choice, groups=groups)
+    return _attend(q, k, v, problem, choice=choice, groups=groups)
 
 
 def attend_hybrid_adaptive(
@@ -143,33 +190,40 @@ def attend_hybrid_adaptive(
         problem = problem.with_mask(gather_rows(problem.mask, placement, groups.ulysses))
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return _attend(q, k, v, problem, rank=ring, choice=choice, groups=groups)
+        return _attend(q, k, v, problem, choice=choice, groups=groups)
 
     return attend_by_heads(q, k, v, placement=placement, group=groups.ulysses, attend=attend)
 
 
 def _attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    problem: Problem,
-    *,
-    rank: int,
-    choice: Choice,
-    groups: Groups,
+    q: Tensor, k: Tensor, v: Tensor, problem: Problem, *, choice: Choice, groups: Groups
 ) -> Tensor:
-    schedule = schedule_ring(choice.ring)
-    if problem.mask is not None:
-        placement = problem.place(choice.ring)
-        schedule = schedule_needed(find_needs(problem.mask, placement, groups.rings[0]))
-    return run_schedule(
+    """Over the ranks of a ring."""
+    ring = groups.rings[0]
+    placement, mask = problem.place(choice.ring), problem.mask
+    schedule, route = schedule_ring(choice.ring), None
+    if choice.adapt.own_blocks:
+        blocks = read_mask_blocks(choice.ring)
+        schedule = schedule_needed(blocks.needs)
+        problem = replace(problem, tiles=blocks.tile(placement, ring.rank(), q.device))
+    elif mask is not None:
+        route = find_route(mask, placement, ring, choice.adapt)
+        if route is not None:
+            moved = once(("moved", ring), mask, lambda: move_mask(mask, route, ring))
+            placement = place_contiguous(placement.lengths)
+            problem = replace(problem, mask=moved, placement=placement)
+            q, k, v = move_rows([q, k, v], route, ring)
+        assert problem.mask is not None
+        schedule = schedule_needed(find_needs(problem.mask, placement, ring))
+    out = run_schedule(
         q,
         k,
         v,
         problem,
         schedule=schedule,
-        rank=rank,
+        rank=ring.rank(),
         lanes=groups.rings,
         fused_merge=choice.fused_merge,
         keep=choice.keep,
     )
+    return out if route is None else move_rows([out], route.back(), ring)[0]

@@ -40,7 +40,31 @@ ALGORITHMS = (
     Algorithm("hybrid_adaptive_cp_algo", "", "adaptive", "attend_hybrid_adaptive", "adaptive-cp"),
 )
 _BY_COMM_TYPE = {row.comm_type: row for row in ALGORITHMS if row.comm_type}
+_OF_ADAPTIVE = (
+    "adaptive_cp_only_reschedule",
+    "adaptive_cp_without_coarse",
+    "adaptive_cp_dynamic_attn_mask",
+    "adaptive_cp_manually_set_mask_list",
+    "attention_mask_on_cpu",
+)
 _BY_NAME = {row.name: row for row in ALGORITHMS}
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """How the adaptive algorithms treat a mask.
+
+    Attributes:
+        move: rows may move between ranks: "" not, "coarse" in units of rows, "exact" one by one.
+        order_once: rows keep the order that suits the first mask.
+        own_blocks: the blocks of the mask come from the user, see `mask_blocks`.
+        mask_on_cpu: the mask is there, and only blocks of it come to the device.
+    """
+
+    move: str = ""
+    order_once: bool = False
+    own_blocks: bool = False
+    mask_on_cpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +82,7 @@ class Choice:
         keep: the cache policy for the backward pass: "", "half" or "full".
         gather_keys: Ulysses gathers the only key head.
         mask_type: "causal", "general", or "" to look at the mask.
+        adapt: how the adaptive algorithms treat a mask.
     """
 
     algorithm: Algorithm
@@ -70,6 +95,7 @@ class Choice:
     keep: str = ""
     gather_keys: bool = False
     mask_type: str = ""
+    adapt: Adapt = Adapt()
 
     @property
     def ring(self) -> int:
@@ -102,11 +128,23 @@ def choose(config: Any, layer_number: int = 1) -> Choice:
         keep=_find_keep(config, layer_number),
         gather_keys=getattr(config, "use_ulysses_allgather_kv", False),
         mask_type=getattr(config, "attention_mask_type", None) or "",
+        adapt=_read_adapt(config),
     )
     faults = list(find_faults(choice, config))
     if faults:
         raise ValueError("; ".join(faults))
     return choice
+
+
+def _read_adapt(config: Any) -> Adapt:
+    exact = getattr(config, "adaptive_cp_without_coarse", False)
+    stays = getattr(config, "adaptive_cp_only_reschedule", False)
+    return Adapt(
+        move="" if stays else "exact" if exact else "coarse",
+        order_once=not getattr(config, "adaptive_cp_dynamic_attn_mask", False),
+        own_blocks=getattr(config, "adaptive_cp_manually_set_mask_list", False),
+        mask_on_cpu=getattr(config, "attention_mask_on_cpu", False),
+    )
 
 
 def _find_algorithm(config: Any, layer_number: int) -> Algorithm:
@@ -181,11 +219,9 @@ def find_faults(choice: Choice, config: Any) -> Iterator[str]:
         )
     adaptive = "adaptive" in name
     rings = adaptive or name in ("megatron_cp_algo", "hybrid_cp_algo")
-    if adaptive and not getattr(config, "adaptive_cp_only_reschedule", False):
-        yield (
-            f"--context-parallel-algo {name} does not move rows between ranks: set "
-            "--adaptive-cp-only-reschedule"
-        )
+    for field in _OF_ADAPTIVE:
+        if getattr(config, field, False) and not adaptive:
+            yield f"--{field.replace('_', '-')} is for adaptive algorithms, not for {name}"
     if choice.window > 1 and (not rings or adaptive or choice.ring % choice.window):
         yield f"--cp-window-size {choice.window} must divide the {choice.ring} ranks of a ring"
     elif choice.window > 1 and choice.window == choice.ring:

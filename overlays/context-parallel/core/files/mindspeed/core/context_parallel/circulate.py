@@ -48,7 +48,7 @@ class Circulation:
         wires: the group's messages. None where nothing moves.
         queries: this rank's rows.
         keys: each block's rows.
-        merge: merges two parts.
+        merge: merges the second part into the first, in place or into other tensors of it.
         stats_width: columns of the statistics that `merge` needs: 1 or STATS_WIDTH.
         keep: what stays of visiting blocks for the backward pass: "" nothing (they travel again),
             "half" the keys (the values travel again), "full" both (only gradients travel).
@@ -232,6 +232,9 @@ def _attend(
                 )
                 if so_far is None:
                     so_far = _begin(new, tile, width=plan.stats_width)
+                    continue
+                if tile.queries is Part.ALL:
+                    plan.merge(so_far, new, layout)
                     continue
                 part = _part_of(so_far, plan.queries, tile.queries, layout)
                 plan.merge(part, new, layout)

@@ -23,6 +23,15 @@ from torch import Tensor
 ProcessGroup = dist.ProcessGroup
 
 
+def find_device(group: ProcessGroup) -> torch.device:
+    """Where the tensors of a group's collectives must be."""
+    if dist.get_backend(group) == "gloo":
+        return torch.device("cpu")
+    accelerator = torch.accelerator.current_accelerator()
+    assert accelerator is not None
+    return torch.device(accelerator.type, torch.accelerator.current_device_index())
+
+
 class Flight:
     """Messages that were launched together and are waited for together, once."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from mindspeed.core.context_parallel.choice import Choice, choose
-from mindspeed.core.context_parallel.exchange import ProcessGroup
+from mindspeed.core.context_parallel.exchange import ProcessGroup, find_device
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,7 @@ def _make_groups_among(
 def _gather_ranks(whole: ProcessGroup) -> list[tuple[int, ...]]:
     """The ranks of every context-parallel group of the world, each once, in one order."""
     own = dist.get_process_group_ranks(whole)
-    device = "cpu" if dist.get_backend() == "gloo" else torch.cuda.current_device()
-    held = torch.tensor(own, dtype=torch.int64, device=device)
+    held = torch.tensor(own, dtype=torch.int64, device=find_device(whole))
     target = held.new_empty(dist.get_world_size() * len(own))
     dist.all_gather_into_tensor(target, held)
     rows = target.view(-1, len(own)).tolist()

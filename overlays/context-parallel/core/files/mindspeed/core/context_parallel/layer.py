@@ -103,15 +103,31 @@ def _pose(layer: Layer, mask: Tensor | None, *, length: int) -> Problem:
             f"{length // choice.size} rows on each of {choice.size} context-parallel ranks: the "
             f"sequence must be a multiple of {2 * choice.size}"
         )
+    if choice.adapt.own_blocks:
+        if mask is not None:
+            raise ValueError(
+                "--adaptive-cp-manually-set-mask-list: the blocks that were set are the mask, give "
+                "no attention_mask"
+            )
+        return Problem(_make_kernel(layer), "given", (0, length))
     causal = kind in _CAUSAL
-    kernel = NpuKernel(BNSD if choice.bnsd else SBND, layer.scale, 1.0 - layer.dropout)
+    kernel = _make_kernel(layer)
     plain = Problem(kernel, "causal" if causal else "full", (0, length))
     if mask is None and kind not in _NEED_NO_TENSOR:
         raise ValueError(f"attn_mask_type {kind} needs an attention_mask, there is none")
     if mask is None or (choice.mask_type == "causal" and causal):
         return plain
-    placement, rank = plain.place(choice.size), layer.group.rank()
-    rows = read_rows(mask, placement, rank)
-    if choice.mask_type == "" and causal and is_causal(rows, placement, rank):
+    if (mask.device.type == "cpu") != choice.adapt.mask_on_cpu:
+        raise ValueError(
+            f"attention_mask is on {mask.device.type}: masks are on the CPU with "
+            "--attention-mask-on-cpu and on the device without it"
+        )
+    placement = plain.place(choice.size)
+    rows = read_rows(mask, placement, layer.group.rank())
+    if choice.mask_type == "" and causal and is_causal(rows, placement, layer.group):
         return plain
     return Problem(kernel, "given", (0, length), mask=rows)
+
+
+def _make_kernel(layer: Layer) -> NpuKernel:
+    return NpuKernel(BNSD if layer.choice.bnsd else SBND, layer.scale, 1.0 - layer.dropout)

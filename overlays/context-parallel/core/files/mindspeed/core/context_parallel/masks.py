@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from mindspeed.core.context_parallel.exchange import ProcessGroup
+from mindspeed.core.context_parallel.exchange import ProcessGroup, find_device, gather_parts
 from mindspeed.core.context_parallel.placement import Placement, order_rows
 from torch import Tensor
 
@@ -67,15 +67,22 @@ def read_rows(mask: Tensor, placement: Placement, rank: int) -> Tensor:
     return rows
 
 
-def is_causal(rows: Tensor, placement: Placement, rank: int) -> bool:
-    """Whether a rank's rows of a mask are those of the causal mask; waits for the device once."""
+def is_causal(rows: Tensor, placement: Placement, group: ProcessGroup) -> bool:
+    """Whether a mask is the causal one; waits for the device once.
+
+    All ranks of the group must call, and get the same answer: a mask may differ from the causal one
+    in the rows of some of them only.
+    """
 
     def compare() -> bool:
-        held = [torch.arange(a, b, device=rows.device) for a, b in placement.ranges[rank]]
+        ranges = placement.ranges[group.rank()]
+        held = [torch.arange(a, b, device=rows.device) for a, b in ranges]
         later = torch.arange(rows.shape[-1], device=rows.device) > torch.cat(held)[:, None]
-        return bool((rows == later).all())
+        same = (rows == later).all().to(find_device(group), torch.int32)
+        dist.all_reduce(same, dist.ReduceOp.MIN, group=group)
+        return bool(same)
 
-    causal: bool = once("causal", rows, compare)
+    causal: bool = once(("causal", group), rows, compare)
     return causal
 
 
@@ -89,10 +96,10 @@ def gather_rows(rows: Tensor, placement: Placement, group: ProcessGroup) -> Tens
     """
 
     def gather() -> Tensor:
-        held = rows.contiguous()
-        target = held.new_empty(group.size(), *held.shape)
-        dist.all_gather_into_tensor(target, held, group=group)
-        return order_rows(list(target), placement, axis=-2)
+        held = rows.to(find_device(group)).contiguous()
+        parts = gather_parts(held.view(-1), [held.numel()] * group.size(), group)
+        whole = order_rows([part.view(held.shape) for part in parts], placement, axis=-2)
+        return whole.to(rows.device)
 
     gathered: Tensor = once(("gathered", group), rows, gather)
     return gathered

@@ -39,6 +39,8 @@ class Problem:
         starts: cumulative lengths of the sequences with a leading 0; [0, s] if rows are not packed.
         packed: whether rows are packed: [l, n, d] instead of [l, b, n, d].
         mask: for "given": bool, True where a key may not be seen: [1 or b, 1 or n, l, s].
+        placement: whose rows are where, if not as Megatron puts them.
+        tiles: for "given", instead of a mask: the calls for a block.
     """
 
     kernel: BlockKernel
@@ -46,6 +48,8 @@ class Problem:
     starts: tuple[int, ...]
     packed: bool = False
     mask: Tensor | None = None
+    placement: Placement | None = None
+    tiles: Tiler | None = None
 
     @property
     def length(self) -> int:
@@ -59,7 +63,7 @@ class Problem:
 
     def place(self, num_ranks: int) -> Placement:
         """Whose rows are where among p ranks."""
-        return place_zigzag_once(self.starts, num_ranks)
+        return self.placement or place_zigzag_once(self.starts, num_ranks)
 
     def cut(self, num_ranks: int, device: torch.device) -> Shard:
         """The rows of one of p ranks."""
@@ -117,7 +121,7 @@ def run_schedule(
     plan = Circulation(
         schedule,
         rank,
-        _choose_tiles(problem, schedule, rank, rows, blocks),
+        _choose_tiles(problem, schedule, rank, rows, blocks, q.device),
         problem.kernel,
         PointToPoint(tuple(lanes)) if p > 1 else None,
         rows,
@@ -151,14 +155,21 @@ def _cut_blocks(problem: Problem, schedule: Schedule, rows: Shard) -> list[Shard
 
 
 def _choose_tiles(
-    problem: Problem, schedule: Schedule, rank: int, rows: Shard, blocks: Sequence[Shard]
+    problem: Problem,
+    schedule: Schedule,
+    rank: int,
+    rows: Shard,
+    blocks: Sequence[Shard],
+    device: torch.device,
 ) -> Tiler:
     if problem.kind == "causal":
         return tile_causal(rank, schedule.owners, rows, blocks)
     if problem.kind == "full":
         return tile_full(rows, blocks)
+    if problem.tiles is not None:
+        return problem.tiles
     assert problem.mask is not None
-    return tile_given(problem.mask, problem.place(schedule.num_ranks))
+    return tile_given(problem.mask, problem.place(schedule.num_ranks), device=device)
 
 
 def in_layout(

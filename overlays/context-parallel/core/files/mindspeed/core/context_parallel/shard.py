@@ -37,7 +37,10 @@ class DenseShard:
         return x.narrow(axis, 0 if part is Part.FIRST else half, half)
 
     def put_(self, x: Tensor, part: Part, axis: int, value: Tensor) -> None:
-        """Write what `take` gave and the caller has changed in place: a view needs nothing."""
+        """Write what became of what `take` gave; if it was changed in place, nothing is left."""
+        view = self.take(x, part, axis)
+        if value.data_ptr() != view.data_ptr():
+            view.copy_(value)
 
     def add_(self, x: Tensor, part: Part, axis: int, value: Tensor) -> None:
         """Add `value` to the rows of a part."""
@@ -85,7 +88,7 @@ class PackedShard:
         return x if part is Part.ALL else x.index_select(axis, self._rows[part])
 
     def put_(self, x: Tensor, part: Part, axis: int, value: Tensor) -> None:
-        """Write back what `take` gave and the caller has changed in place."""
+        """Write back what became of what `take` gave."""
         if part is not Part.ALL:
             x.index_copy_(axis, self._rows[part], value)
 

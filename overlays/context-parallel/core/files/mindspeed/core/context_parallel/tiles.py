@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 from mindspeed.core.context_parallel.block_kernel import Mask
 from mindspeed.core.context_parallel.circulate import Tile
+from mindspeed.core.context_parallel.masks import once
 from mindspeed.core.context_parallel.placement import Placement
 from mindspeed.core.context_parallel.shard import Part, Shard
 from torch import Tensor
@@ -51,20 +52,21 @@ def tile_full(queries: Shard, keys: Sequence[Shard]) -> Tiler:
     return lambda block: [_tile(Part.ALL, Part.ALL, queries, keys[block])]
 
 
-def tile_given(mask: Tensor, placement: Placement) -> Tiler:
-    """A mask of any form.
+def tile_given(mask: Tensor, placement: Placement, *, device: torch.device | None = None) -> Tiler:
+    """A mask of any form. Each block's columns are cut once for all layers.
 
     Args:
         mask: bool, True where a key may not be seen: [1 or b, 1 or n, rows of this rank, all rows],
             keys in global order.
         placement: which of them are each block's.
+        device: where the columns are wanted; None is where the mask is.
     """
-    cut: dict[int, Tensor] = {}
+    cut: dict[int, Tensor] = once("columns", mask, dict).setdefault((placement, device), {})
 
     def tiles(block: int) -> Sequence[Tile]:
         if block not in cut:
             columns = [mask[..., start:stop] for start, stop in placement.ranges[block]]
-            cut[block] = torch.cat(columns, -1)
+            cut[block] = torch.cat(columns, -1).to(device or mask.device)
         return [Tile(Part.ALL, Part.ALL, Mask(given=cut[block]))]
 
     return tiles

@@ -14,7 +14,8 @@ def merge_fused_(into: Attended, new: Attended, layout: Layout) -> None:
     """`merge_` by one operator, `torch_npu.npu_ring_attention_update`.
 
     Args:
-        into: the attention so far; float32 output, statistics of STATS_WIDTH columns.
+        into: the attention so far; float32 output, statistics of STATS_WIDTH columns. It gets
+            new tensors.
         new: of the same rows over other keys.
         layout: SBND or TND; TND needs a width that is a multiple of 64.
     """
@@ -40,6 +41,4 @@ def merge_fused_(into: Attended, new: Attended, layout: Layout) -> None:
         new.total,
         **options,
     )
-    into.out.copy_(merged.view(shape))
-    into.top.copy_(top)
-    into.total.copy_(total)
+    into.out, into.top, into.total = merged.view(shape), top, total
