@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
@@ -40,6 +41,18 @@ MEASUREMENTS = (
         "measure_attention",
         "DotProductAttention, causal, bf16, batch 1, 4 heads of width 64, 2 key heads",
         (256, 512, 1024),
+    ),
+    Measurement(
+        "attention/fusion-attention-v2",
+        "measure_second_version",
+        "DotProductAttention, causal, bf16, batch 1, 4 heads of width 64, 2 key heads",
+        (512,),
+    ),
+    Measurement(
+        "attention/alibi",
+        "measure_alibi",
+        "ALiBi inside the operator beside its formula in plain torch (off), same sizes",
+        (512,),
     ),
     Measurement("fusions/fused-rmsnorm", "measure_rmsnorm", "RMSNorm, bf16, width 1024", (512,)),
     Measurement(

@@ -48,6 +48,73 @@ FLASH_ATTENTION = Feature(
     },
 )
 
+FUSION_ATTENTION_V2 = Feature(
+    overlay="attention/fusion-attention-v2",
+    scenarios="features.attention.second_version_scenarios",
+    switch="second",
+    cases={
+        name: FLASH_ATTENTION.cases[name]
+        for name in (
+            "causal",
+            "causal, documents",
+            "causal, decoding",
+            "causal, grouped queries",
+            "causal, layer scaling",
+            "causal, long",
+            "padding, full",
+            "cross",
+            "packed, padded",
+            "packed, cross",
+            "gpt",
+        )
+    },
+    later=FLASH_ATTENTION.later,
+    later_cases={
+        name: FLASH_ATTENTION.later_cases[name]
+        for name in ("window", "learnable offset", "packed, learnable offset")
+    },
+)
+
+ALIBI = Feature(
+    overlay="attention/alibi",
+    scenarios="features.attention.alibi_scenarios",
+    switch="alibi",
+    cases={
+        "inside": ("run_core", {}),
+        "inside, opposite": ("run_core", {"alibi_diagonal_opposite": True}),
+        "inside, six heads": ("run_core", {"heads": 6}),
+        "inside, not causal": ("run_core", {"kind": "no_mask"}),
+        "inside, documents": ("run_core", {"mask": "documents", "tokens": 12}),
+        "inside, packed": ("run_packed", {}),
+        "tensor": ("run_core", {"way": 0}),
+        "tensor, opposite": ("run_core", {"way": 0, "alibi_diagonal_opposite": True}),
+        "tensor, six heads": ("run_core", {"way": 0, "heads": 6}),
+        "tensor, not causal": ("run_core", {"way": 0, "kind": "no_mask"}),
+        "tensor, signed": (
+            "run_core",
+            {"way": 0, "kind": "no_mask", "square_alibi_mask": True},
+        ),
+        "tensor, signed, opposite": (
+            "run_core",
+            {
+                "way": 0,
+                "kind": "no_mask",
+                "square_alibi_mask": True,
+                "alibi_diagonal_opposite": True,
+            },
+        ),
+        "tensor, causal by itself": (
+            "run_core",
+            {"way": 0, "kind": "no_mask", "fill_neg_inf": True},
+        ),
+        "tensor, decoding": ("run_core", {"way": 0, "tokens": 1, "keys": 9}),
+        "tensor, last rows": ("run_core", {"way": 0, "tokens": 1100}),
+        "gpt, inside": ("run_gpt", {}),
+        "gpt, tensor": ("run_gpt", {"way": 0}),
+        "gpt, mask given": ("run_gpt", {"with_mask": True}),
+    },
+)
+
 FUSED_RMSNORM = Feature(
     overlay="fusions/fused-rmsnorm",
     scenarios="features.fusions.rmsnorm_scenarios",
@@ -92,6 +159,6 @@ MATMUL_ADD = Feature(
     },
 )
 
-SWEPT = (FLASH_ATTENTION, FUSED_RMSNORM, FUSED_ROPE, MATMUL_ADD)
+SWEPT = (FLASH_ATTENTION, FUSION_ATTENTION_V2, ALIBI, FUSED_RMSNORM, FUSED_ROPE, MATMUL_ADD)
 OVERLAYS = tuple(feature.overlay for feature in SWEPT)
 """All of them: tests share trees that have these, since making one costs more than most tests."""

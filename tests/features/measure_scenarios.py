@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from features.attention.attention_scenarios import make_attention
+from features.attention.alibi_scenarios import SLOPES, attend_dense
+from features.attention.attention_scenarios import make_attention, make_mask
 from features.fusions.rmsnorm_scenarios import make_rms_config
 from features.fusions.rope_scenarios import make_angles, make_rope_config
 from features.parts import Named, make_random
@@ -73,9 +74,38 @@ def measure_attention(*, on: bool, tokens: int) -> Named:
     module = make_attention(
         torch.bfloat16, flash=on, hidden_size=256, num_attention_heads=4, num_query_groups=2
     )
-    q = make_random(tokens, 1, 4, 64, dtype=torch.bfloat16)
-    k, v = (make_random(tokens, 1, 2, 64, dtype=torch.bfloat16) for _ in range(2))
+    q, k, v = _make_heads(tokens)
     return measure(lambda: module(q, k, v, None))
+
+
+def measure_second_version(*, on: bool, tokens: int) -> Named:
+    """The same by the second version of the operator."""
+    options: dict[str, Any] = {"use_fusion_attn_v2": True} if on else {}
+    module = make_attention(
+        torch.bfloat16, hidden_size=256, num_attention_heads=4, num_query_groups=2, **options
+    )
+    q, k, v = _make_heads(tokens)
+    return measure(lambda: module(q, k, v, None))
+
+
+def measure_alibi(*, on: bool, tokens: int) -> Named:
+    """ALiBi inside the operator, and (off) its formula in plain torch: of the same sizes."""
+    q, k, v = _make_heads(tokens)
+    if on:
+        sizes: dict[str, Any] = {
+            "hidden_size": 256,
+            "num_attention_heads": 4,
+            "num_query_groups": 2,
+        }
+        module = make_attention(torch.bfloat16, alibi_fusion_attn_type=2, **sizes)
+        return measure(lambda: module(q, k, v, None))
+    mask = make_mask("triangle", 1, tokens, tokens)
+    slopes = torch.tensor(SLOPES[4], device="cuda")
+    return measure(lambda: attend_dense(q, k, v, mask, slopes=slopes))
+
+
+def _make_heads(tokens: int) -> list[torch.Tensor]:
+    return [make_random(tokens, 1, heads, 64, dtype=torch.bfloat16) for heads in (4, 2, 2)]
 
 
 def measure_rmsnorm(*, on: bool, tokens: int) -> Named:

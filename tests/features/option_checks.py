@@ -26,6 +26,7 @@ def find_unrefused_configs() -> list[str]:
         ("--pre-tockens", {**flash, "pre_tockens": 128}),
         ("--next-tockens", {**flash, "sparse_mode": 2, "next_tockens": 1}),
         ("--pre-tockens", {**flash, "sparse_mode": 4, "pre_tockens": -1}),
+        *find_biased(AttnBackend, MLATransformerConfig),
         ("normalization", {"use_fused_rmsnorm": True}),
         (
             "memory_efficient_layer_norm",
@@ -49,6 +50,22 @@ def find_unrefused_configs() -> list[str]:
         else:
             problems.append(f"{changes}: accepted")
     return problems
+
+
+def find_biased(backends: Any, latent: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Bad configs of the second version of attention, and of ALiBi."""
+    alibi = {"alibi_fusion_attn_type": 2}
+    return [
+        ("attention_backend", {"use_fusion_attn_v2": True, "attention_backend": backends.local}),
+        ("context_parallel_size", {"use_fusion_attn_v2": True, "context_parallel_size": 2}),
+        ("attention_backend", {**alibi, "attention_backend": backends.unfused}),
+        ("context_parallel_size", {**alibi, "context_parallel_size": 2}),
+        ("multi_latent_attention", {**alibi, "kind": latent}),
+        ("--alibi-fusion-attn-type", {"alibi_fusion_attn_type": 1}),
+        ("alibi_fusion_attn_type", {"alibi_diagonal_opposite": True}),
+        ("--square-alibi-mask", {**alibi, "square_alibi_mask": True}),
+        ("--fill-neg-inf", {**alibi, "fill_neg_inf": True}),
+    ]
 
 
 def build_without_npu() -> list[str]:

@@ -113,11 +113,12 @@ def make_gpt(config: Any, **changes: Any) -> Any:
     return model.bfloat16() if config.params_dtype is torch.bfloat16 else model
 
 
-def run_gpt_step(model: Any, *, with_mask: bool = True) -> Named:
-    """One forward and backward of two sequences of 13: token losses and every gradient."""
-    tokens = torch.randint(0, 64, (2, 13), device="cuda")
-    positions = torch.arange(13, device="cuda").expand(2, 13)
-    mask = torch.ones(13, 13, dtype=torch.bool, device="cuda").triu(1).expand(2, 1, 13, 13)
+def run_gpt_step(model: Any, *, with_mask: bool = True, length: int = 13) -> Named:
+    """One forward and backward of two sequences: token losses and every gradient."""
+    tokens = torch.randint(0, 64, (2, length), device="cuda")
+    positions = torch.arange(length, device="cuda").expand(2, length)
+    mask = torch.ones(length, length, dtype=torch.bool, device="cuda").triu(1)
+    mask = mask.expand(2, 1, length, length)
     losses = model(tokens, positions, mask if with_mask else None, labels=tokens.roll(-1, 1))
     losses.float().mean().backward()
     return {"losses": losses} | {f"grad {n}": find_grad(p) for n, p in model.named_parameters()}

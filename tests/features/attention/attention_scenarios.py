@@ -115,6 +115,11 @@ def run_packed(
     return run_backward(module, out, q=q, k=k, v=v)
 
 
+def make_packed() -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+    """PackedSeqParams of self attention with padding, its lengths and places."""
+    return _pack(PLACES, LENGTHS, PLACES), LENGTHS, PLACES
+
+
 def _pack(
     places: tuple[int, ...] | None, key_lengths: tuple[int, ...], key_places: tuple[int, ...] | None
 ) -> Any:

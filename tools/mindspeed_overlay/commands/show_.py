@@ -2,12 +2,15 @@
 
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
 from mindspeed_overlay.cli import Workspace, print_json
 from mindspeed_overlay.commands.list_ import describe_overlay
+from mindspeed_overlay.feature_docs import describe_features, load_originals
+from mindspeed_overlay.operator_docs import describe_operators, find_operators
 from mindspeed_overlay.option import Option
 from mindspeed_overlay.option_docs import describe_options
 from mindspeed_overlay.options import json_option, overlay_argument
@@ -20,18 +23,42 @@ def _option_row(option: Option) -> dict[str, Any]:
 @click.command(name="show")
 @partial(overlay_argument, required=False)
 @click.option("--options", "only_options", is_flag=True, help="The options of ID, or of all.")
+@click.option("--features", "only_features", is_flag=True, help="MindSpeed's features, by state.")
+@click.option(
+    "--operators",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the pages of mindspeed.ops into DIR.",
+)
 @json_option
 @click.pass_obj
-def command(workspace: Workspace, overlay_id: str | None, only_options: bool, as_json: bool) -> int:
+def command(
+    workspace: Workspace,
+    overlay_id: str | None,
+    only_options: bool,
+    only_features: bool,
+    operators: Path | None,
+    as_json: bool,
+) -> int:
     """Show one overlay: options, releases, new files, and the patches each release gets.
 
     \b
     Examples:
       mindspeed-overlay show fusions/fused-swiglu
       mindspeed-overlay show --options > docs/options.md
+      mindspeed-overlay show --features > docs/features.md
+      mindspeed-overlay show --operators docs/ops
     """
     tags = tuple(release.tag for release in workspace.pins.releases)
     overlays = workspace.overlays
+    if operators is not None:
+        operators.mkdir(parents=True, exist_ok=True)
+        for name, page in describe_operators(find_operators(overlays.overlays, tags)).items():
+            (operators / name).write_text(page, "utf-8")
+        return 0
+    if only_features:
+        click.echo(describe_features(load_originals(), overlays.overlays, tags), nl=False)
+        return 0
     if only_options:
         chosen = [overlays.get(overlay_id)] if overlay_id else list(overlays.overlays)
         if as_json:
@@ -40,7 +67,7 @@ def command(workspace: Workspace, overlay_id: str | None, only_options: bool, as
             click.echo(describe_options(chosen, tags), nl=False)
         return 0
     if overlay_id is None:
-        raise click.UsageError("give an ID, or --options.")
+        raise click.UsageError("give an ID, --options, --features or --operators.")
     overlay = overlays.get(overlay_id)
     shown = describe_overlay(overlay, tags)
     shown["torch_npu"] = overlay.torch_npu

@@ -15,8 +15,11 @@ def npu_ring_attention_update(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The attention over the keys of both parts.
 
+        max = max(max1, max2);  sum = sum1 e^(max1 - max) + sum2 e^(max2 - max)
+        out = out1 sum1 e^(max1 - max) / sum + out2 sum2 e^(max2 - max) / sum
+
     Args:
-        prev_attn_out: [s, b, h], or [t, n, d] with layout TND.
+        prev_attn_out: [s, b, h], or [t, n, d] with layout TND; fp16, bf16 or fp32.
         prev_softmax_max: [b, n, s, 8], fp32, the running maximum of scores.
         prev_softmax_sum: the same, of exponentials.
         cur_attn_out: as `prev_attn_out`; so are its two statistics.

@@ -6,11 +6,13 @@ made. What upstream refuses (packed sequences, causal_bottom_right) works, as wi
 TransformerEngine.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from mindspeed.core.attention.flash import (
+    Bias,
     Masking,
     flash_attention,
     flash_attention_packed,
@@ -24,6 +26,8 @@ from mindspeed.core.hooks import Attend
 from mindspeed.core.operators import require_operator
 
 _OPTION = "--use-flash-attn (use_flash_attn) or attention_backend=flash|fused"
+
+FindBias = Callable[[Any, torch.Tensor, torch.Tensor], Bias]
 
 _CAUSAL = ("causal", "padding_causal")
 
@@ -58,6 +62,9 @@ def attend(
     attn_mask_type: Any = None,
     attention_bias: torch.Tensor | None = None,
     packed_seq_params: Any = None,
+    *,
+    version: int = 1,
+    find_bias: FindBias | None = None,
 ) -> torch.Tensor:
     """`DotProductAttention.forward` by the operator.
 
@@ -71,6 +78,8 @@ def attend(
         attn_mask_type: not read, as upstream: the module's own one counts.
         attention_bias: must be None, as upstream.
         packed_seq_params: Megatron's PackedSeqParams, for packed sequences.
+        version: of the operator, 1 or 2.
+        find_bias: makes the bias of the scores, of module, query and key.
 
     Returns:
         [s, b, n * v]; packed [T, n * v].
@@ -86,6 +95,8 @@ def attend(
         "scale": _find_scale(module),
         "dropout": module.attention_dropout.p if module.training else 0.0,
         "sink": getattr(module, "softmax_offset", None),
+        "version": version,
+        "bias": None if find_bias is None else find_bias(module, query, key),
     }
     with _fork_random_state(module, settings["dropout"]):
         if packed_seq_params is None:

@@ -1,6 +1,6 @@
 """Attention as one Ascend operator: npu_fusion_attention, for every mask that it can express.
 
-    out = dropout(softmax(scale * Q K^T, masked)) V
+    out = dropout(softmax(scale * Q K^T + bias, masked)) V
 
 The operator never writes the score matrix; it keeps two numbers a row and computes the scores anew
 in the backward pass. Softmax is computed in fp32 whatever the dtype. (Operator page: torch_npu API
@@ -41,6 +41,19 @@ class Masking:
     mask: torch.Tensor | None = None
     before: int = _UNBOUNDED
     after: int = _UNBOUNDED
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What is added to the scaled scores, by the second version of the operator.
+
+    `kind` 0: `tensor` itself, in the dtype of query, [1, n, s, t], or of causal attention over more
+    than 1024 tokens its last 1024 rows. `kind` 2: minus the distance of query and key times the
+    head's slope, `tensor` fp32 [n]; for as many queries as keys.
+    """
+
+    kind: int
+    tensor: torch.Tensor
 
 
 def keep_all() -> Masking:
@@ -94,6 +107,8 @@ def flash_attention(
     masking: Masking,
     dropout: float = 0.0,
     sink: torch.Tensor | None = None,
+    version: int = 1,
+    bias: Bias | None = None,
 ) -> torch.Tensor:
     """Attention of a batch of equally long sequences.
 
@@ -105,6 +120,8 @@ def flash_attention(
         masking: which scores are kept.
         dropout: probability; the mask comes from the device's current random state.
         sink: [n], a logit of each head that takes part in the softmax and carries no value.
+        version: of the operator, 1 or 2.
+        bias: added to the scaled scores; needs version 2.
 
     Returns:
         [s, b, n * v], the dtype of query. Kept for the backward pass: the arguments, the result,
@@ -113,7 +130,7 @@ def flash_attention(
     heads = query.shape[2]
     out: torch.Tensor = _run_operator(
         *(x.reshape(*x.shape[:2], -1) for x in (query, key, value)),
-        heads, "SBH", masking, scale, dropout, sink,
+        heads, "SBH", masking, scale, dropout, sink, version, bias,
     )  # fmt: skip
     return out
 
@@ -128,6 +145,8 @@ def flash_attention_packed(
     masking: Masking,
     dropout: float = 0.0,
     sink: torch.Tensor | None = None,
+    version: int = 1,
+    bias: Bias | None = None,
 ) -> torch.Tensor:
     """Attention inside each of several sequences that lie one after another.
 
@@ -140,6 +159,8 @@ def flash_attention_packed(
         masking: which scores are kept in each sequence; a mask tensor cannot be used here.
         dropout: probability; the mask comes from the device's current random state.
         sink: [n], see `flash_attention`.
+        version: of the operator, 1 or 2.
+        bias: of kind 2.
 
     Returns:
         [T, n * v], the dtype of query; 0 for tokens that are padding.
@@ -151,7 +172,7 @@ def flash_attention_packed(
         raise ValueError("packed sequences take no attention_mask: their mask type says it all")
     out = _run_operator(
         query.contiguous(), key.contiguous(), value.contiguous(),
-        query.shape[1], "TND", masking, scale, dropout, sink,
+        query.shape[1], "TND", masking, scale, dropout, sink, version, bias,
         actual_seq_qlen=packing.query_ends, actual_seq_kvlen=packing.key_ends,
     )  # fmt: skip
     if packing.padding is not None:
@@ -169,6 +190,8 @@ def _run_operator(
     scale: float,
     dropout: float,
     sink: torch.Tensor | None,
+    version: int,
+    bias: Bias | None,
     **lengths: list[int],
 ) -> Any:
     import torch_npu
@@ -180,7 +203,16 @@ def _run_operator(
     extra: dict[str, Any] = dict(lengths)
     if sink is not None:  # torch_npu before 2.9 has no such argument
         extra["sink"] = sink.to(device=query.device, dtype=torch.float32)
-    return torch_npu.npu_fusion_attention(
+    if bias is not None:
+        extra.update(pse=bias.tensor, pse_type=bias.kind)
+    limits = (masking.before, masking.after)
+    if version == 2:
+        extra.update(zip(("pre_tokens", "next_tokens"), limits, strict=True))
+        operator = torch_npu.npu_fusion_attention_v2
+    else:
+        extra.update(zip(("pre_tockens", "next_tockens"), limits, strict=True))
+        operator = torch_npu.npu_fusion_attention
+    return operator(
         query,
         key,
         value,
@@ -189,8 +221,6 @@ def _run_operator(
         atten_mask=mask,
         scale=scale,
         keep_prob=1.0 - dropout,
-        pre_tockens=masking.before,
-        next_tockens=masking.after,
         inner_precise=inner_precise,
         sparse_mode=masking.sparse_mode,
         **extra,

@@ -295,6 +295,7 @@ def _load_spread() -> Any:
         refuse("context parallelism in TEDotProductAttention without context-parallel/core")
 
 
+_OPTIONS_OF_LOCAL_SPEC = ("use_fusion_attn_v2", "alibi_fusion_attn_type")
 _BIAS_TYPES = ("no_bias", "post_scale_bias")
 
 
@@ -311,8 +312,15 @@ def _find_backend(config: Any) -> str:
     """`attention_backend` of the config: auto, flash, fused or unfused.
 
     Raises:
-        ValueError: local, which is the other layer spec.
+        ValueError: local, which is the other layer spec, or an option that is for that one only.
     """
+    for field in _OPTIONS_OF_LOCAL_SPEC:
+        value = getattr(config, field, None)
+        if value is not None and value is not False:
+            raise ValueError(
+                f"{field}={value!r} is for the local layer spec; a layer spec with "
+                "TransformerEngine's names takes use_flash_attn"
+            )
     backend = getattr(config, "attention_backend", None)
     name: str = "auto" if backend is None else getattr(backend, "name", str(backend))
     if name == "local":
