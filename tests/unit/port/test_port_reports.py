@@ -7,10 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from mindspeed_overlay.cli import cli
+from mindspeed_overlay.port.engine import run_port
 from mindspeed_overlay.port.report import list_problems, render_text
 from mindspeed_overlay.port.report_html import render_html
 from mindspeed_overlay.port.report_sarif import render_sarif
-from unit.port.port_sets import MLP, TAGS, port_file, write_overlay
+from unit.port.port_sets import MLP, TAGS, make_job, make_tree, port_file, write_overlay
 from unit.port.test_port_session import BASE, CLASH, EDITED, Set
 
 
@@ -34,6 +35,33 @@ def test_the_sarif_log_has_a_rule_and_a_place_for_each_problem(tmp_path: Path) -
         (location,) = result["locations"]
         assert location["physicalLocation"]["artifactLocation"]["uri"] == MLP
         assert location["physicalLocation"]["region"]["startLine"] > 0
+        assert result["properties"] == {
+            "overlay": "fusions/one",
+            "patch": "megatron.core.mlp.patch",
+            "hunk": 1,
+        }
+        assert "port --continue" in result["message"]["text"]
+
+
+def test_a_problem_keeps_its_sarif_fingerprint_when_its_lines_move(tmp_path: Path) -> None:
+    above = b"# above\n" * 3
+    found = []
+    for name, extra in (("one", b""), ("two", above)):
+        ported = port_file(tmp_path / name, extra + BASE, extra + EDITED, extra + CLASH)
+        (result,) = json.loads(render_sarif(ported))["runs"][0]["results"]
+        line = result["locations"][0]["physicalLocation"]["region"]["startLine"]
+        found.append((line, result["partialFingerprints"]))
+    assert found[0][0] + 3 == found[1][0]
+    assert found[0][1] == found[1][1]
+
+
+def test_a_problem_without_a_file_has_a_place_in_its_overlay(tmp_path: Path) -> None:
+    """Viewers show nothing of a result that lies nowhere."""
+    write_overlay(tmp_path, "fusions/one", {MLP: (BASE, EDITED)})
+    trees = {TAGS[0]: make_tree({MLP: BASE}), TAGS[1]: make_tree({})}
+    results = json.loads(render_sarif(run_port(make_job(tmp_path, trees))))["runs"][0]["results"]
+    uris = [r["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for r in results]
+    assert uris == ["overlays/fusions/one/overlay.toml"]
 
 
 def test_every_problem_names_overlay_patch_hunk_symbol_and_the_next_command(

@@ -208,6 +208,51 @@ def test_a_solution_that_breaks_a_name_is_refused(clashing: Set) -> None:
     assert any("E602" in note and "nowhere" in note for note in notes)
 
 
+def test_a_solution_that_the_gate_refused_can_be_mended(clashing: Set) -> None:
+    clashing.start()
+    place = clashing.work / "tree" / MLP
+    for name in (b"nowhere", b"not_here"):
+        place.write_bytes(CLASH.replace(b"    y = y + 3\n", b"    y = %s(y)\n" % name))
+        assert clashing.go_on().exit_code == 5
+    place.write_bytes(CLASH.replace(b"    y = y + 3\n", HOOK + b"    y = y + 3\n"))
+    assert clashing.go_on().exit_code == 0
+    assert HOOK.splitlines()[0] in clashing.patch("fusions/one", TAGS[1])
+
+
+def test_a_merge_that_the_gate_refused_is_solved_like_any_conflict(tmp_path: Path) -> None:
+    """No text clashes: upstream renamed what the overlay's new statement calls."""
+    helper = b"\n\ndef helper(y):\n    return y\n"
+    edited = EDITED.replace(HOOK, b"    y = helper(y)\n")
+    made = Set(tmp_path, {MLP: BASE + helper}, {MLP: BASE + helper.replace(b"helper", b"assist")})
+    write_overlay(made.overlays, "fusions/one", {MLP: (BASE + helper, edited + helper)})
+    assert made.start().exit_code == 5
+    place = made.work / "tree" / MLP
+    place.write_bytes(place.read_bytes().replace(b"y = helper(y)", b"y = assist(y)"))
+    outcome = made.go_on()
+    assert outcome.exit_code == 0
+    assert outcome.ported.overlays[0].outcome == "resolved"
+    assert b"+    y = assist(y)\n" in made.patch("fusions/one", TAGS[1])
+
+
+def test_a_solution_is_not_used_for_an_upstream_that_moved_on(clashing: Set) -> None:
+    """A replayed solution would take back what a branch of upstream got in between."""
+    tree = clashing.upstream
+    run_git(tree, ["checkout", "-q", "-b", "next"])
+    clashing.start(last="next")
+    solve(clashing)
+    newer = CLASH.replace(b"    y = y + 3\n", b"    y = y + 4\n")
+    (tree / MLP).write_bytes(newer)
+    identity = ["-c", "user.name=Upstream", "-c", "user.email=up@localhost"]
+    run_git(tree, [*identity, "commit", "-q", "-am", "newer"])
+    outcome = clashing.go_on()
+    assert outcome.exit_code == 5
+    assert [p.outcome for p in outcome.ported.patches] == ["conflict", "exact"]
+    place = clashing.work / "tree" / MLP
+    assert b"y = y + 4" in place.read_bytes()
+    place.write_bytes(newer.replace(b"    y = y + 4\n", HOOK + b"    y = y + 4\n"))
+    assert clashing.go_on().exit_code == 0
+
+
 def test_a_deleted_file_drops_its_patch(clashing: Set) -> None:
     clashing.start()
     (clashing.work / "tree" / MLP).unlink()

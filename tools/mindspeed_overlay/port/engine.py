@@ -1,6 +1,6 @@
 """A port from beginning to end, in memory: choose, carry, gate. Writes nothing."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ class Job:
         first: the tag to start from; empty for the newest one that an overlay is known to serve.
         again: carry overlays anew that have a form for the new release, and replace it.
         skip: overlays to leave out.
+        resolutions, met: how a person decided, as in `Steps`.
     """
 
     overlays: OverlaySet
@@ -39,6 +40,7 @@ class Job:
     again: bool = False
     skip: tuple[str, ...] = ()
     resolutions: Resolutions = field(default_factory=dict)
+    met: Mapping[tuple[str, str], str] = field(default_factory=dict)
     today: str = ""
 
     @property
@@ -86,6 +88,7 @@ def run_port(job: Job, *, report: Report = lambda _sentence: None) -> Ported:
         starts=starts,
         sets=lambda overlay, tag: overlay.patches_for(tag, job.order),
         resolutions=job.resolutions,
+        met=job.met,
         today=job.today,
         report=report,
     )

@@ -7,12 +7,13 @@ from mindspeed_overlay import __version__
 from mindspeed_overlay.errors import Problem
 from mindspeed_overlay.port.engine import Ported
 from mindspeed_overlay.port.report import list_problems
+from mindspeed_overlay.tree import sha256
 
 RULES = {
-    "E530": "An edit conflicts with what upstream changed",
-    "E531": "The target of a patch is gone",
-    "E532": "An overlay that is required has a conflict",
-    "E533": "A merge applies and is still wrong",
+    "E530": ("EditConflicts", "An edit conflicts with what upstream changed"),
+    "E531": ("TargetGone", "The target of a patch is gone"),
+    "E532": ("RequirementConflicts", "An overlay that is required has a conflict"),
+    "E533": ("MergeIsWrong", "A merge applies and is still wrong"),
 }
 
 
@@ -24,7 +25,8 @@ def render_sarif(ported: Ported) -> str:
                 "name": "mindspeed-overlay port",
                 "version": __version__,
                 "rules": [
-                    {"id": code, "shortDescription": {"text": text}} for code, text in RULES.items()
+                    {"id": code, "name": name, "shortDescription": {"text": text}}
+                    for code, (name, text) in RULES.items()
                 ],
             }
         },
@@ -39,15 +41,29 @@ def render_sarif(ported: Ported) -> str:
 
 
 def _to_result(problem: Problem) -> dict[str, Any]:
-    result: dict[str, Any] = {
+    # Viewers drop results without a place: what lies in no file lies in the overlay's own.
+    path = problem.path or f"overlays/{problem.overlay}/overlay.toml"
+    names = [{"fullyQualifiedName": problem.symbol, "kind": "member"}] if problem.symbol else []
+    identity = (problem.code, problem.overlay, problem.patch, str(problem.hunk), problem.symbol)
+    return {
         "ruleId": problem.code,
+        "ruleIndex": list(RULES).index(problem.code),
         "level": "error",
-        "message": {"text": f"{problem.overlay}: {problem.message}"},
+        "message": {"text": f"{problem.overlay}: {problem.message}. {problem.hint}"},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": path},
+                    "region": {"startLine": max(problem.line, 1)},
+                },
+                "logicalLocations": names,
+            }
+        ],
+        # The same problem of the next run, though its line moved.
+        "partialFingerprints": {"overlayHunk/v1": sha256("\0".join(identity).encode())},
+        "properties": {
+            "overlay": problem.overlay,
+            "patch": problem.patch,
+            "hunk": problem.hunk,
+        },
     }
-    if problem.path:
-        place: dict[str, Any] = {"artifactLocation": {"uri": problem.path}}
-        if problem.line:
-            place["region"] = {"startLine": problem.line}
-        names = [{"fullyQualifiedName": problem.symbol}] if problem.symbol else []
-        result["locations"] = [{"physicalLocation": place, "logicalLocations": names}]
-    return result

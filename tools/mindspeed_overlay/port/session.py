@@ -102,12 +102,15 @@ def digest_inputs(job: Job) -> str:
 
 
 def _run(workspace: "Workspace", job: Job, state: State, store: Store | None) -> Outcome:
-    resolutions = {}
+    job = replace(job, today=state.today)
     if store is not None:
-        resolutions = {(d.overlay, d.target): store.get(d.data) for d in state.decisions}
-    ported = run_port(
-        replace(job, resolutions=resolutions, today=state.today), report=workspace.say
-    )
+        decided = {(d.overlay, d.target): d for d in state.decisions}
+        job = replace(
+            job,
+            resolutions={key: store.get(d.data) for key, d in decided.items()},
+            met={key: d.met for key, d in decided.items()},
+        )
+    ported = run_port(job, report=workspace.say)
     ported = _explain(ported, state.request)
     if store is None:
         return Outcome(ported, exit_code=5 if ported.open else 0)
@@ -174,8 +177,15 @@ def _take_decisions(store: Store, state: State) -> State:
     left, marked = read_back(store.repository, shown)
     changed = {path: store.keep(data) for path, data in left.items() if data != shown[path]}
     begun = {path: (state.shown[path], data) for path, data in changed.items() if path in marked}
+    # Who changes their own solution again was shown that one, made of what they met at first.
+    met = {d.data: d.met for d in state.decisions if d.overlay == state.current}
     decisions = [
-        Decision(overlay=state.current, target=path, met=state.shown[path], data=data)
+        Decision(
+            overlay=state.current,
+            target=path,
+            met=met.get(state.shown[path], state.shown[path]),
+            data=data,
+        )
         for path, data in changed.items()
         if path not in marked
     ]

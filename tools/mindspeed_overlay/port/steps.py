@@ -22,7 +22,7 @@ from mindspeed_overlay.port.symbols import Counterpart, find_elsewhere
 from mindspeed_overlay.port.threads import PatchResult, Stuck, Thread
 from mindspeed_overlay.port.traces import Traces
 from mindspeed_overlay.port.trees import Tree, carries
-from mindspeed_overlay.tree import git_blob_id
+from mindspeed_overlay.tree import git_blob_id, sha256
 
 Sets = Mapping[str, Mapping[str, bytes]]
 Resolutions = Mapping[tuple[str, str], bytes]
@@ -43,6 +43,7 @@ class Steps:
         starts: for each overlay the index of the tree that it starts from.
         sets: for overlay id and tag, the patch files that serve it there.
         resolutions: how a person decided; used at the last tree.
+        met: for a resolution the SHA-256 of the text that it was made of.
         today: for Last-Update.
     """
 
@@ -51,6 +52,7 @@ class Steps:
     starts: Mapping[str, int]
     sets: Callable[[Overlay, str], Mapping[str, bytes]]
     resolutions: Resolutions = field(default_factory=dict)
+    met: Mapping[tuple[str, str], str] = field(default_factory=dict)
     today: str = ""
     report: Callable[[str], None] = lambda _sentence: None
     _threads: dict[str, list[Thread]] = field(default_factory=dict)
@@ -189,16 +191,9 @@ class Steps:
             target, note = renamed.path, renamed.explain(target)
         new = self._before(overlay, target, index)
         assert new is not None
-        resolved = self.resolutions.get((overlay.id, target)) if self._is_last(index) else None
         carried = self._attempt(overlay, thread, target, new, index)
-        if resolved is not None and carried.outcome == "conflict":
-            carried = Carried(
-                tuple(
-                    replace(p, outcome="resolved") if p.outcome == "conflict" else p
-                    for p in carried.pieces
-                ),
-                resolved,
-            )
+        if self._is_last(index):
+            carried = self._resolve(carried, (overlay.id, target))
         if note:
             carried = replace(
                 carried, pieces=tuple(with_note(p, note, "moved") for p in carried.pieces)
@@ -218,6 +213,18 @@ class Steps:
             return moves
         thread.advance(tree.tag, carried, patch, new)
         return moves
+
+    def _resolve(self, carried: Carried, key: tuple[str, str]) -> Carried:
+        """What a person made of it; only if they were shown just this."""
+        data, met = self.resolutions.get(key), self.met.get(key)
+        failed = carried.outcome == "conflict"
+        if data is None or (met is None and not failed):
+            return carried
+        if met is not None and sha256(carried.marked if failed else carried.after) != met:
+            return carried
+        by_hand = [p for p in carried.pieces if p.outcome == "conflict"] or [*carried.pieces]
+        pieces = (replace(p, outcome="resolved") if p in by_hand else p for p in carried.pieces)
+        return Carried(tuple(pieces), data)
 
     def _drop(self, thread: Thread, tag: str, outcome: Outcome, note: str) -> None:
         hunks = enumerate(thread.patch.hunks, 1)
