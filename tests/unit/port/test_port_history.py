@@ -1,9 +1,12 @@
 """Upstream's commits behind what a port found: absorbed, dropped, gone, and in conflict."""
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from mindspeed_overlay.cli import cli
 from mindspeed_overlay.port.report import render_text, to_json
 from mindspeed_overlay.source.transport import run_git
 from unit.port.port_sets import MLP, TAGS, text, write_overlay
@@ -90,3 +93,16 @@ def test_from_and_to_take_any_commit_of_a_git_source(tmp_path: Path) -> None:
         (patch,) = outcome.ported.patches
         assert HOOK in patch.after
         assert patch.base_tag == last
+
+
+def test_drift_takes_any_commit_of_a_git_source_too(tmp_path: Path) -> None:
+    changed = BASE.replace(b"    y = x * 2\n", b"    y = 2 * x\n")
+    made = build(tmp_path, {MLP: BASE}, ("one", {MLP: b"# x\n" + BASE}), ("two", {MLP: changed}))
+    write_overlay(made.overlays, "fusions/one", {MLP: (BASE, EDITED)})
+    for last, kind in (("HEAD~1", "same"), ("HEAD", "body changed")):
+        words = ["--overlays", str(made.overlays), "drift", "--from", TAGS[0], "--to", last]
+        words += ["--source", f"git:{made.upstream}", "--json"]
+        output = CliRunner().invoke(cli, words, standalone_mode=False).stdout
+        (overlay,) = json.loads(output)["overlays"]
+        kinds = {symbol["symbol"]: symbol["kind"] for symbol in overlay["symbols"]}
+        assert kinds["megatron.core.mlp:scale"] == kind

@@ -59,7 +59,8 @@ def command(
 
     Without --to: every release that an overlay serves, and what nobody has recorded as read there.
     With --to: each symbol between two releases: same, body changed, signature changed, moved or
-    gone, also where the patches apply. Exits with 6 while something is unread.
+    gone, also where the patches apply. Exits with 6 while something is unread. With --source
+    git:PATH, --from and --to take any commit.
 
     \b
     Examples:
@@ -67,19 +68,19 @@ def command(
       mindspeed-overlay drift fusions/fused-swiglu --accept
       mindspeed-overlay drift --monkey-patches ../MindSpeed --from core_v0.12.1 --json
     """  # fmt: skip
-    from mindspeed_overlay.drift.survey import Survey
+    from mindspeed_overlay.port.sources import open_survey
 
     if since and not (to or monkey):
         raise click.UsageError("--from needs --to.")
+    names = [name for name in (since, to) if name]
+    survey = open_survey(workspace, names, spec=spec, offline=offline)
     if monkey:
         from mindspeed_overlay.drift.monkey_report import report_monkey_patches
 
         if ids or accept or diff:
             raise click.UsageError("--monkey-patches goes with --to, --from and --json only.")
-        survey = Survey(workspace.overlays, workspace.pins, spec, offline)
         return report_monkey_patches(survey, monkey, to=to, since=since, as_json=as_json)
-    survey = Survey(workspace.overlays, workspace.pins, spec, offline)
-    chosen = [workspace.overlays.get(i) for i in ids] or list(workspace.overlays.overlays)
+    chosen = [survey.overlays.get(i) for i in ids] or list(survey.overlays.overlays)
     show = _show_between if to else _show_unreviewed
     return show(
         workspace, survey, chosen, to=to, since=since, diff=diff, accept=accept, as_json=as_json

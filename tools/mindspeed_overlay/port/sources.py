@@ -1,10 +1,13 @@
 """From a request to a job: which releases take part, and where their files come from."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mindspeed_overlay.drift.survey import Survey
+from mindspeed_overlay.drift.symbols import Symbols
 from mindspeed_overlay.errors import OverlayError, Problem, UsageError
 from mindspeed_overlay.overlay import load_overlays
 from mindspeed_overlay.pins import Pins, Release
@@ -65,6 +68,22 @@ def extend_pins(pins: Pins, releases: list[Release]) -> Pins:
     places = {tag: n for n, tag in enumerate(known)}
     ordered = sorted(known.values(), key=lambda r: (*read_version(r.tag), places[r.tag]))
     return replace(pins, releases=tuple(ordered))
+
+
+def open_survey(
+    workspace: "Workspace", names: Sequence[str], *, spec: str, offline: bool
+) -> Survey:
+    """What `drift` looks at; `names` that no pin has are commits of the local git source."""
+    repository = find_repository(spec)
+    others = [name for name in dict.fromkeys(names) if not _is_pinned(workspace.pins, name)]
+    if repository is None or not others:
+        return Survey(workspace.overlays, workspace.pins, spec, offline)
+    trees = [open_commit(repository, name) for name in others]
+    pins = extend_pins(workspace.pins, [tree.release for tree in trees])
+    tags = tuple(release.tag for release in pins.releases)
+    overlays = load_overlays(workspace.overlays_folder, tags=tags)
+    opened = {tree.tag: Symbols(tree.files) for tree in trees}
+    return Survey(overlays, pins, spec, offline, opened)
 
 
 def _is_pinned(pins: Pins, name: str) -> bool:
