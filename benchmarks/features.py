@@ -61,6 +61,18 @@ MEASUREMENTS = (
         "rotary embedding of queries, bf16, batch 1, 4 heads of width 64",
         (512,),
     ),
+    Measurement(
+        "fusions/fused-softmax",
+        "measure_softmax",
+        "causal softmax of scores, bf16, batch 1, 4 heads",
+        (512,),
+    ),
+    Measurement(
+        "moe/token-permute",
+        "measure_permute",
+        "permute and unpermute, bf16, width 256, 8 experts, 2 for each token",
+        (512,),
+    ),
 )
 
 

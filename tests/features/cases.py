@@ -1,5 +1,7 @@
 """What is compared of each feature, on every release."""
 
+import torch
+
 from features.compared import Feature
 from harness.trees import ALL_RELEASES
 
@@ -146,6 +148,8 @@ FUSED_ROPE = Feature(
         "gpt": ("run_gpt", {}),
         "gpt, partial": ("run_gpt", {"percent": 0.5}),
         "gpt, interleaved": ("run_gpt", {"rotary_interleaved": True}),
+        "multi-latent module, YaRN": ("run_multi_latent_module", {"rope_type": "yarn"}),
+        "multi-latent module": ("run_multi_latent_module", {"rope_type": "rope"}),
     },
 )
 
@@ -159,6 +163,91 @@ MATMUL_ADD = Feature(
     },
 )
 
-SWEPT = (FLASH_ATTENTION, FUSION_ATTENTION_V2, ALIBI, FUSED_RMSNORM, FUSED_ROPE, MATMUL_ADD)
+FUSED_SOFTMAX = Feature(
+    overlay="fusions/fused-softmax",
+    scenarios="features.fusions.softmax_scenarios",
+    switch="fused",
+    cases={
+        "causal": ("run_softmax", {"queries": 64, "keys": 64}),
+        "causal, triangle": ("run_softmax", {"mask": "triangle", "queries": 32, "keys": 32}),
+        "causal, documents": ("run_softmax", {"mask": "documents", "queries": 64, "keys": 64}),
+        "causal, layer scaling": (
+            "run_softmax",
+            {"apply_query_key_layer_scaling": True, "layer": 3, "queries": 32, "keys": 32},
+        ),
+        "causal, odd": ("run_softmax", {}),
+        "causal, upstream's size": ("run_softmax", {"queries": 36, "keys": 36}),
+        "padding, row": (
+            "run_softmax",
+            {"kind": "padding", "mask": "row padding", "queries": 32, "keys": 64},
+        ),
+        "padding, full": (
+            "run_softmax",
+            {"kind": "padding", "mask": "full padding", "queries": 96, "keys": 32},
+        ),
+        "no mask": ("run_softmax", {"kind": "no_mask", "queries": 32, "keys": 64}),
+    },
+    later=ALL_RELEASES[ALL_RELEASES.index("core_v0.15.3") :],
+    later_cases={
+        "window": ("run_softmax", {"window_size": (3, 0), "queries": 64, "keys": 64}),
+        "learnable offset": (
+            "run_softmax",
+            {"softmax_type": "learnable", "queries": 64, "keys": 64},
+        ),
+    },
+)
+
+AFFINITY_CROSS_ENTROPY = Feature(
+    overlay="fusions/affinity-cross-entropy",
+    scenarios="features.fusions.masking_scenarios",
+    switch="fused",
+    cases={
+        "gpt": ("run_gpt", {}),
+        "gpt, fused loss": ("run_gpt", {"cross_entropy_loss_fusion": True}),
+        "smoothed": ("run_loss", {"smoothing": 0.1}),
+        "infinite": ("run_loss", {"infinite": True}),
+    },
+)
+
+VOCAB_PARALLEL_INDEX_PUT = Feature(
+    overlay="fusions/vocab-parallel-index-put",
+    scenarios="features.fusions.masking_scenarios",
+    switch="fused",
+    cases={
+        "embedding": ("run_embedding", {}),
+        "deterministic": ("run_embedding", {"deterministic_mode": True}),
+    },
+)
+
+TOKEN_PERMUTE = Feature(
+    overlay="moe/token-permute",
+    scenarios="features.moe.permute_scenarios",
+    switch="fused",
+    cases={
+        "round": ("run_round", {}),
+        "round, fp32 probabilities": ("run_round", {"probs_dtype": torch.float32}),
+        "round, capacity": ("run_round", {"pad": True}),
+        "weighed": ("run_round", {"weigh": True}),
+        "gpt": ("run_gpt", {}),
+        "gpt, capacity": (
+            "run_gpt",
+            {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True},
+        ),
+        "gpt, shared expert": ("run_gpt", {"moe_shared_expert_intermediate_size": 24}),
+    },
+)
+
+SWEPT = (
+    FLASH_ATTENTION,
+    FUSION_ATTENTION_V2,
+    ALIBI,
+    FUSED_RMSNORM,
+    FUSED_ROPE,
+    MATMUL_ADD,
+    FUSED_SOFTMAX,
+    AFFINITY_CROSS_ENTROPY,
+    VOCAB_PARALLEL_INDEX_PUT,
+    TOKEN_PERMUTE,
+)
 OVERLAYS = tuple(feature.overlay for feature in SWEPT)
 """All of them: tests share trees that have these, since making one costs more than most tests."""

@@ -126,3 +126,33 @@ def measure_rope(*, on: bool, tokens: int) -> Named:
     t = make_random(tokens, 1, 4, 64, dtype=torch.bfloat16)
     angles = make_angles(tokens, 64)
     return measure(lambda: apply_rotary_pos_emb(t, angles, config))
+
+
+def measure_softmax(*, on: bool, tokens: int) -> Named:
+    """FusedScaleMaskSoftmax with a causal mask: bf16, batch 1, 4 heads."""
+    from megatron.core.fusions.fused_softmax import FusedScaleMaskSoftmax
+    from megatron.core.transformer.enums import AttnMaskType
+    from megatron.core.transformer.utils import attention_mask_func
+
+    module = FusedScaleMaskSoftmax(
+        False, True, AttnMaskType.causal, on, attention_mask_func, True, None
+    )
+    scores = make_random(1, 4, tokens, tokens, dtype=torch.bfloat16)
+    return measure(lambda: module(scores, None))
+
+
+def measure_permute(*, on: bool, tokens: int) -> Named:
+    """Permute and unpermute: bf16, width 256, 8 experts, 2 for each token."""
+    from megatron.core.transformer.moe.moe_utils import permute, unpermute
+
+    routing_map = torch.zeros(tokens, 8, dtype=torch.bool, device="cuda")
+    chosen = torch.rand(tokens, 8, device="cuda").topk(2, dim=1).indices
+    routing_map.scatter_(1, chosen, True)
+    x = make_random(tokens, 256, dtype=torch.bfloat16)
+
+    def run() -> torch.Tensor:
+        slots, _, order = permute(x, routing_map, num_out_tokens=2 * tokens, fused=on)[:3]
+        out: torch.Tensor = unpermute(slots, order, x.shape, fused=on)
+        return out
+
+    return measure(run)

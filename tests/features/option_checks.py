@@ -17,6 +17,12 @@ def find_unrefused_configs() -> list[str]:
 
     flash = {"use_flash_attn": True}
     rope = {"use_fused_rotary_pos_emb": True}
+    permute = {
+        "use_fused_moe_token_permute_and_unpermute": True,
+        "num_moe_experts": 4,
+        "add_bias_linear": False,
+        "moe_token_dispatcher_type": "alltoall",
+    }
     bad: list[tuple[str, dict[str, Any]]] = [
         ("attention_backend", {**flash, "attention_backend": AttnBackend.local}),
         ("attention_backend", {**flash, "attention_backend": AttnBackend.unfused}),
@@ -37,6 +43,9 @@ def find_unrefused_configs() -> list[str]:
             },
         ),
         ("mrope_section", {**rope, "rotary_interleaved": True, "mrope_section": [2, 1, 1]}),
+        ("moe_token_dispatcher_type", {**permute, "moe_token_dispatcher_type": "allgather"}),
+        ("moe_router_dtype", {**permute, "moe_router_dtype": "fp64"}),
+        ("moe_expert_capacity_factor", {**permute, "moe_expert_capacity_factor": 1.5}),
         ("apply_rope_fusion", {**rope, "apply_rope_fusion": True, "kind": MLATransformerConfig}),
     ]
     problems = []

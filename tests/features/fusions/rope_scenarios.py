@@ -87,6 +87,55 @@ def run_multi_latent(dtype: torch.dtype, *, fused: bool = False, **changes: Any)
     return run_backward(None, out, t=t)
 
 
+class NoCore(torch.nn.Module):
+    """In the place of core attention, which takes two head widths on some releases only."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__()
+
+
+def run_multi_latent_module(dtype: torch.dtype, *, fused: bool = False, rope_type: str) -> Named:
+    """Queries, keys and values of multi-latent attention, with YaRN or without."""
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer import multi_latent_attention
+    from megatron.core.transformer.enums import AttnMaskType
+    from megatron.core.transformer.transformer_config import MLATransformerConfig
+
+    settings: dict[str, Any] = {
+        "num_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "add_bias_linear": False,
+        "bf16": dtype is torch.bfloat16,
+        "params_dtype": dtype,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_head_dim": 8,
+        "qk_pos_emb_head_dim": 6,
+        "v_head_dim": 8,
+        "rope_type": rope_type,
+        "rotary_scaling_factor": 4,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.5,
+        "apply_rope_fusion": False,
+        "normalization": "LayerNorm",
+    }
+    more = {"use_fused_rotary_pos_emb": True} if fused else {}
+    config = MLATransformerConfig(**settings, **more)
+    spec = call(get_gpt_layer_local_spec, multi_latent_attention=True)
+    parts = spec.submodules.self_attention.submodules
+    parts.core_attention = NoCore
+    if not isinstance(getattr(multi_latent_attention, "TELinear", NoCore), type):
+        multi_latent_attention.TELinear = NoCore
+    kind = multi_latent_attention.MLASelfAttention
+    module = kind(config, parts, 1, AttnMaskType.causal).cuda().to(dtype)
+    hidden = make_random(13, 2, 32, dtype=dtype)
+    made = module.get_query_key_value_tensors(hidden)[:3]
+    out = torch.cat([part.flatten(2) for part in made], dim=-1)
+    used = {n: p for n, p in module.named_parameters() if not n.startswith("linear_proj")}
+    return run_backward(None, out, hidden=hidden, **used)
+
+
 def run_by_megatron_default(dtype: torch.dtype) -> Named:
     """Megatron's scripts set apply_rope_fusion; the operator takes its place."""
     assert has_field("use_fused_rotary_pos_emb")
