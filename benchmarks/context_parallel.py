@@ -21,8 +21,8 @@ sys.path = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
 sys.path[:0] = [str(_ROOT / "tools"), str(_ROOT / "tests")]
 
 from ascend_sim import ranks  # noqa: E402  (from this checkout)
+from features.context_parallel.cp_case import Case  # noqa: E402
 from features.context_parallel.cp_measures import measure  # noqa: E402
-from features.context_parallel.cp_ranks import Case  # noqa: E402
 
 RANKS = 4
 SHAPE: dict[str, Any] = {

@@ -25,8 +25,8 @@ from torch import Tensor  # noqa: E402
 
 from ascend_sim import ranks  # noqa: E402
 from features.context_parallel import cp_mindspeed  # noqa: E402
+from features.context_parallel.cp_case import Case, own_rows  # noqa: E402
 from features.context_parallel.cp_measures import measure  # noqa: E402
-from features.context_parallel.cp_ranks import Case, own_rows  # noqa: E402
 
 ROWS: dict[str, dict[str, Any]] = {
     "ring": {},

@@ -97,7 +97,14 @@ def draw_schedule(schedule: Any, title: str, m: SimpleNamespace, *, causal: bool
     """Ranks down, steps across; a cell is a block, its squares are what is computed of it."""
     p, steps = schedule.num_ranks, schedule.steps
     shards = [m.shard.DenseShard(2)] * len(schedule.owners)
-    svg = Svg(_LEFT + len(steps) * _CELL + 10, _TOP + p * _ROW + 34, title)
+    legend = ["Arrows: messages, launched with the step they leave from."]
+    if causal:
+        legend += [
+            "In a cell: own two chunks of queries down, the block's two chunks of keys across;"
+        ]
+        legend += ["coloured is computed, white never."]
+    width = max(_LEFT + len(steps) * _CELL + 10, 540)
+    svg = Svg(width, _TOP + p * _ROW + 14 + 20 * len(legend), title)
     for index in range(len(steps)):
         svg.text(_LEFT + index * _CELL + 8, _TOP - 10, f"step {index}")
     arrows = []
@@ -107,6 +114,9 @@ def draw_schedule(schedule: Any, title: str, m: SimpleNamespace, *, causal: bool
         tiles = m.tiles.tile_causal(rank, schedule.owners, shards[0], shards)
         for index, step in enumerate(steps):
             x = _LEFT + index * _CELL
+            if not step.attends[rank]:
+                svg.rect(x, y, _CELL - 34, _ROW - 10, "white")
+                svg.text(x + 22, y + 23, "idle")
             for block in step.attends[rank]:
                 colour = _COLOURS[schedule.owners[block] % len(_COLOURS)]
                 svg.rect(x, y, _CELL - 34, _ROW - 10, colour, opacity=0.25)
@@ -120,7 +130,8 @@ def draw_schedule(schedule: Any, title: str, m: SimpleNamespace, *, causal: bool
             arrows.append((x1, move.src, x2, move.dst))
     for x1, src, x2, dst in arrows:
         svg.arrow(x1, _TOP + src * _ROW + 18, x2 - 1, _TOP + dst * _ROW + 18)
-    svg.text(10, _TOP + p * _ROW + 18, "Arrows: messages, launched with the step they leave from.")
+    for line, words in enumerate(legend):
+        svg.text(10, _TOP + p * _ROW + 18 + 20 * line, words)
     return svg.finish()
 
 
@@ -146,9 +157,10 @@ def draw_exchange(size: int, ulysses: int, title: str, m: SimpleNamespace) -> st
     """Chunks across, and inside a chunk the heads down: what each rank has before and after."""
     placement = m.placement.place_zigzag(2 * size, size)
     width, half = 26, 2 * size * 26 + 40
-    svg = Svg(_LEFT + 2 * half, _TOP + size * _ROW + 30, title)
+    ring = size // ulysses
+    svg = Svg(_LEFT + 2 * half, _TOP + size * _ROW + (50 if ring > 1 else 30), title)
     svg.text(_LEFT, _TOP - 10, "before: own chunks, all heads")
-    svg.text(_LEFT + half, _TOP - 10, "after the all-to-all: more chunks, own heads")
+    svg.text(_LEFT + half, _TOP - 10, "after the all-to-all: own heads")
     for rank in range(size):
         y = _TOP + rank * _ROW
         svg.text(10, y + 22, f"rank {rank}")
@@ -167,6 +179,11 @@ def draw_exchange(size: int, ulysses: int, title: str, m: SimpleNamespace) -> st
                     svg.rect(x, y + top * part * height, width - 2, part * height, colour)
                 svg.text(x + 7, y + 22, str(chunk))
     svg.text(10, _TOP + size * _ROW + 16, "Height within a chunk: share of the heads.")
+    if ring > 1:
+        rings = " and ".join(
+            ", ".join(map(str, range(first, size, ulysses))) for first in range(ulysses)
+        )
+        svg.text(10, _TOP + size * _ROW + 36, f"Then each a ring of {ring}: ranks {rings}.")
     return svg.finish()
 
 
@@ -219,7 +236,10 @@ def draw_all() -> dict[str, str]:
                 double, "Double ring, windows of 2, causal", m, causal=True
             ),
             "cp-adaptive.svg": draw_schedule(
-                adaptive, "Adaptive: a sparse mask needs two rounds", m, causal=False
+                adaptive,
+                "Adaptive: own block first, then two rounds for a sparse mask",
+                m,
+                causal=False,
             ),
             "cp-ulysses.svg": draw_exchange(4, 4, "Ulysses", m),
             "cp-hybrid.svg": draw_exchange(4, 2, "Hybrid: Ulysses 2, ring 2", m),

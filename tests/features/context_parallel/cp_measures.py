@@ -7,7 +7,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from features.context_parallel.cp_ranks import Case, make_inputs, own_rows, run_algorithm
+from features.context_parallel.cp_case import Case, make_inputs, own_rows
+from features.context_parallel.cp_ranks import run_algorithm
 
 
 def measure(cases: list[Case]) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from features.context_parallel.cp_case import SCALE, Case, make_inputs
 from features.context_parallel.cp_measures import cut_grad, measure_call
-from features.context_parallel.cp_ranks import SCALE, Case, make_inputs
 from harness.worker import enter_tree
 
 _PACKAGE = "mindspeed.core.context_parallel"

@@ -1,9 +1,6 @@
 """What the tests of context-parallel attention run on ranks."""
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,40 +8,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from features.context_parallel import dense
-
-SCALE = 0.3
-
-
-@dataclass(frozen=True)
-class Case:
-    """One comparison of an algorithm with dense attention."""
-
-    algorithm: str
-    mask: str = "causal"
-    length: int = 32
-    batch: int = 2
-    heads: int = 8
-    key_heads: int = 4
-    width: int = 16
-    value_width: int = 16
-    starts: tuple[int, ...] = ()
-    """Packed sequences: cumulative lengths with a leading 0; then batch is 1."""
-    bnsd: bool = False
-    dtype: torch.dtype = torch.float32
-    lanes: int = 1
-    fused_merge: bool = False
-    keep: str = ""
-    window: int = 1
-    ulysses: int = 2
-    npu: bool = False
-    dropout: float = 0.0
-    """On the device only."""
-    uneven: tuple[int, ...] = ()
-    """Rows of each rank, one after another, in place of the zigzag; masks are full or given."""
-    cut_ring: bool = False
-    """Rows of MindSpeed's hybrid: a zigzag over rings, each part cut among neighbours."""
-    adapt: dict[str, Any] = field(default_factory=dict)
-    """Of `choice.Adapt`, for the adaptive algorithms."""
+from features.context_parallel.cp_adaptive import run_adaptive
+from features.context_parallel.cp_case import SCALE, Case, make_groups, make_inputs, own_rows
 
 
 def find_errors(cases: list[Case]) -> list[dict[str, float]]:
@@ -86,34 +51,6 @@ def _run_recording_dropout(
     return out, factors.cpu()
 
 
-def make_inputs(case: Case) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, list[Tensor]]:
-    """This rank's leaves, as the algorithm wants them, the output's gradient, mask, all rows."""
-    length, device = case.length, torch.device("npu" if case.npu else "cpu")
-    generator = torch.Generator().manual_seed(5)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).to(case.dtype)
-
-    whole = [
-        draw(length, case.batch, heads, width)
-        for heads, width in (
-            (case.heads, case.width),
-            (case.key_heads, case.width),
-            (case.key_heads, case.value_width),
-        )
-    ]
-    grad = draw(length, case.batch, case.heads, case.value_width)
-    hidden = dense.hide(case.mask, length, list(case.starts or (0, length)))
-    if case.mask == "given":
-        hidden = torch.rand(case.batch, 1, length, length, generator=generator) > 0.6
-        hidden[..., 0] = False
-    rows = own_rows(case, dist.get_rank(), dist.get_world_size())
-    own = [x[rows].to(device).requires_grad_() for x in whole]
-    # Megatron has packed rows without a batch.
-    given = [x.squeeze(1) for x in own] if case.starts else own
-    return own, given, grad, hidden, whole
-
-
 def _run_dense(
     whole: list[Tensor], grad: Tensor, hidden: Tensor, dropped: Tensor | None
 ) -> list[Tensor]:
@@ -121,22 +58,6 @@ def _run_dense(
     out = dense.attend(*leaves, scale=SCALE, hidden=hidden, dropped=dropped)
     out.backward(grad)
     return [out.detach(), *(x.grad for x in leaves if x.grad is not None)]
-
-
-def own_rows(case: Case, rank: int, size: int) -> Tensor:
-    """Chunks r and 2p - 1 - r of each sequence: written apart from `placement`."""
-    parts = []
-    if case.uneven:
-        start = sum(case.uneven[:rank])
-        return torch.arange(start, start + case.uneven[rank])
-    if case.cut_ring:
-        ring, place = divmod(rank, case.ulysses)
-        chunks = torch.arange(case.length).chunk(2 * size // case.ulysses)
-        return torch.cat([chunks[ring], chunks[-1 - ring]]).chunk(case.ulysses)[place]
-    for start, stop in pairwise(case.starts or (0, case.length)):
-        chunks = torch.arange(start, stop).chunk(2 * size)
-        parts += [chunks[rank], chunks[2 * size - 1 - rank]]
-    return torch.cat(parts)
 
 
 def run_algorithm(case: Case, tensors: list[Tensor], hidden: Tensor) -> Tensor:
@@ -153,8 +74,8 @@ def run_algorithm(case: Case, tensors: list[Tensor], hidden: Tensor) -> Tensor:
         "ulysses": _run_ulysses,
         "hybrid": _run_hybrid,
         "kv_allgather": _run_kv_allgather,
-        "adaptive": _run_adaptive,
-        "hybrid_adaptive": _run_adaptive,
+        "adaptive": run_adaptive,
+        "hybrid_adaptive": run_adaptive,
         "uneven_ring": _run_uneven,
         "uneven_ulysses": _run_uneven,
     }[case.algorithm]
@@ -165,15 +86,9 @@ def run_algorithm(case: Case, tensors: list[Tensor], hidden: Tensor) -> Tensor:
     return run(case, kernel, hidden, *tensors)
 
 
-@functools.cache
-def _groups(ranks: tuple[int, ...], count: int) -> tuple[dist.ProcessGroup, ...]:
-    """`count` communicators of one set of ranks; every rank of the world must call."""
-    return tuple(dist.new_group(list(ranks)) for _ in range(count))
-
-
 def _run_ring(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Any:
     size = dist.get_world_size()
-    lanes = _groups(tuple(range(size)), case.lanes)
+    lanes = make_groups(tuple(range(size)), case.lanes)
     return _ring(case, kernel, hidden, q, k, v, rank=dist.get_rank(), size=size, lanes=lanes)
 
 
@@ -265,7 +180,7 @@ def _run_ulysses(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, 
         if not case.uneven
         else (place_contiguous(case.uneven))
     )
-    group = _groups(tuple(range(size)), 1)[0]
+    group = make_groups(tuple(range(size)), 1)[0]
     return attend_by_heads(q, k, v, placement=placement, group=group, attend=attend)
 
 
@@ -274,8 +189,8 @@ def _run_hybrid(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v
     from mindspeed.core.context_parallel.ulysses import attend_by_heads
 
     size, u = dist.get_world_size(), case.ulysses
-    near = [_groups(tuple(range(i * u, i * u + u)), 1) for i in range(size // u)]
-    far = [_groups(tuple(range(i, size, u)), case.lanes) for i in range(u)]
+    near = [make_groups(tuple(range(i * u, i * u + u)), 1) for i in range(size // u)]
+    far = [make_groups(tuple(range(i, size, u)), case.lanes) for i in range(u)]
     ring, place = divmod(dist.get_rank(), u)
     whole = place_packed_zigzag(case.starts or (0, case.length), size)
     placement = Placement(whole.ranges[ring * u : ring * u + u])
@@ -312,50 +227,10 @@ def _run_kv_allgather(
     else:
         mask = Mask(given=hidden[..., own_rows(case, rank, size), :].to(q.device))
         calls = [Call(Part.ALL, case.length, mask)]
-    group = _groups(tuple(range(size)), 1)[0]
+    group = make_groups(tuple(range(size)), 1)[0]
     placement = place_contiguous(case.uneven) if case.uneven else place_packed_zigzag(starts, size)
     plan = Gathering(placement, group, calls, kernel, shard, keep=case.keep)
     return attend_gathered(q, k, v, plan)
-
-
-def _run_adaptive(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Any:
-    from mindspeed.core.context_parallel import adaptive, choice, groups, mask_blocks, problem
-
-    size, rank = dist.get_world_size(), dist.get_rank()
-    u = case.ulysses if case.algorithm == "hybrid_adaptive" else 1
-    near = [_groups(tuple(range(i * u, i * u + u)), 1)[0] for i in range(size // u)]
-    far = [_groups(tuple(range(i, size, u)), case.lanes) for i in range(u)]
-    adapt = choice.Adapt(**case.adapt)
-    mask = None
-    if adapt.own_blocks:
-        rows = [own_rows(case, peer, size // u) for peer in range(size // u)]
-        needs = [[not bool(hidden[a][:, b].all()) for b in rows] for a in rows]
-        mask_blocks.set_mask_blocks(needs, lambda a, b: _cut_block(hidden, a, b))
-    else:
-        mask = _own_mask(hidden, case, "cpu" if adapt.mask_on_cpu else str(q.device.type))
-    row = next(a for a in choice.ALGORITHMS if a.function == f"attend_{case.algorithm}")
-    chosen = choice.Choice(row, size, u, fused_merge=case.fused_merge, keep=case.keep, adapt=adapt)
-    whole = groups.Groups(_groups(tuple(range(size)), 1)[0], near[rank // u], far[rank % u])
-    posed = problem.Problem(kernel, "given", (0, case.length), mask=mask)
-    attend = getattr(adaptive, row.function)
-    return attend(q, k, v, posed, choice=chosen, groups=whole)
-
-
-_own_masks: dict[int, tuple[Tensor, Tensor]] = {}
-
-
-def _own_mask(hidden: Tensor, case: Case, device: str) -> Tensor:
-    """This rank's rows as 4 dimensions; one tensor in every call, as in a model's layers."""
-    if id(hidden) not in _own_masks:
-        rows = hidden[..., own_rows(case, dist.get_rank(), dist.get_world_size()), :]
-        rows = rows.view([1] * (4 - rows.dim()) + list(rows.shape)).to(device)
-        _own_masks[id(hidden)] = (hidden, rows)
-    return _own_masks[id(hidden)][1]
-
-
-def _cut_block(hidden: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    block = hidden[rows.cpu()][:, columns.cpu()]
-    return block.view(1, 1, len(rows), len(columns)).to(rows.device)
 
 
 def _run_uneven(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Any:
@@ -365,7 +240,7 @@ def _run_uneven(case: Case, kernel: Any, hidden: Tensor, q: Tensor, k: Tensor, v
 
     options: dict[str, Any] = {
         "lengths": case.uneven,
-        "group": _groups(tuple(range(dist.get_world_size())), 1)[0],
+        "group": make_groups(tuple(range(dist.get_world_size())), 1)[0],
         "scale": SCALE,
         "mask": hidden.to(q.device) if case.mask == "given" else None,
     }

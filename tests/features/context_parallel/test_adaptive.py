@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ascend_sim import ranks
 from features.context_parallel import dense
+from features.context_parallel.cp_case import Case
 from features.context_parallel.cp_measures import measure
-from features.context_parallel.cp_ranks import Case
 from features.context_parallel.test_attention_maths import check
 
 EXACT = {"move": "exact"}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ascend_sim import ranks
+from features.context_parallel.cp_case import Case
 from features.context_parallel.cp_measures import measure
-from features.context_parallel.cp_ranks import Case
 
 SHAPE: dict[str, Any] = {
     "length": 64,
