@@ -77,6 +77,8 @@ def test_a_name_that_upstream_uses_no_more_takes_its_edits_and_their_import_alon
         (b"with a.b.range(n):\n    a.b.pop()\n", b"with d.range(n):\n    d.pop()\n", "d for a.b"),
         (b"a.f(1)\na.f(2)\n", b"b.f(1)\na.f(2)\n", "None"),
         (b"f(1)\n", b"f(2)\n", "None"),
+        (b"import a\na.f(1)\n", b"import a\nimport b\nb.f(1)\n", "b for a"),
+        (b"import a\na.f(1)\n", b"import b\nb.f(1)\n", "None"),
         (b"f(x)\n", b"f(x)\ng(x)\n", "None"),
         (b"x.a.f(1)\na.f(2)\n", b"x.a.f(1)\nb.f(2)\n", "b for a"),
     ],

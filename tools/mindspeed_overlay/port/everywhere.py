@@ -41,9 +41,10 @@ class Substitution:
 
 
 def find_substitution(old: Document, edited: Document) -> Substitution | None:
-    """The one substitution that all edits of a file make, imports aside; None for other edits."""
+    """The one substitution that all edits of a file make, added imports aside; else None."""
     before, after = _code(old), _code(edited)
-    if len(before) != len(after):
+    imports = ({unit.key for unit in d.units if unit.is_import} for d in (old, edited))
+    if len(before) != len(after) or next(imports) - next(imports):
         return None
     pairs = [(b.tokens, a.tokens) for b, a in zip(before, after, strict=True)]
     changed = [(b, a) for b, a in pairs if b != a]

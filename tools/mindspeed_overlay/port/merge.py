@@ -82,7 +82,7 @@ def merge_file(
     for edit in _join(diff_lines(work.old.lines, work.edited.lines), work.old, work.edited):
         work.carry(edit, _number(hunks, edit))
     merged = work.finish(labels)
-    if python and not merged.is_clean:
+    if python and not merged.is_clean and not merged.moves:
         return _substitute(documents, merged) or merged
     return merged
 
