@@ -141,3 +141,20 @@ def find_forgotten_norms() -> list[str]:
     return [
         name for name, (spec, want) in cases.items() if choose_block_norm(spec, int) is not want
     ]
+
+
+def describe_t5_masks(use_local: bool) -> Any:
+    """The masks of T5's dataset, as lists; the kind of error where the release has none."""
+    import torch
+
+    try:
+        from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDataset
+
+        tokens, mask = torch.tensor([[5, 6, 0], [7, 0, 0]]), torch.tensor([[1, 1, 0], [1, 0, 0]])
+        found = T5MaskedWordPieceDataset.config_attention_mask(
+            tokens, tokens, mask < 0.5, mask < 0.5, use_local
+        )
+    except (ImportError, NameError, TypeError) as error:
+        return type(error).__name__
+    cross = found[2] if isinstance(found[2], tuple) else (found[2],)
+    return [x if x is None else x.tolist() for x in (*found[:2], *cross)]
