@@ -1,6 +1,7 @@
 """The table of MindSpeed's flags claims no support that is not there."""
 
 import re
+import runpy
 from pathlib import Path
 
 from mindspeed_overlay.data import default_overlays, default_pins
@@ -8,6 +9,7 @@ from mindspeed_overlay.overlay import load_overlays
 from mindspeed_overlay.pins import load_pins
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating-from-mindspeed.md"
+FLAGS = "base/options/files/mindspeed/core/options/mindspeed_flags.py"
 STATES = {"supported", "upstream", "replaced", "planned"}
 
 
@@ -33,3 +35,9 @@ def test_supported_flags_are_options_of_an_overlay() -> None:
     supported = {flag for flag, state, _ in read_rows() if state == "supported"}
     assert supported
     assert supported <= known
+
+
+def test_parsers_know_the_same_flags_of_mindspeed() -> None:
+    read_flags = runpy.run_path(str(default_overlays() / FLAGS))["read_flags"]
+    assert set(read_flags()) == {flag for flag, *_ in read_rows()}
+    assert read_flags()["--use-ascend-coc"] == "coc"

@@ -361,6 +361,7 @@ def parse_plainly(flags: list[str]) -> dict[str, Any]:
         "parsed": _options_of(parser.parse_args(flags)),
         "empty": _options_of(process_args(Namespace())),
         "absent": _say_exit(parser, ["--absent-thing"]),
+        "of MindSpeed": _say_exit(parser, ["--coc-mode=1", "--nonsense"]),
     }
 
 

@@ -256,6 +256,9 @@ def test_foreign_parser_gains_the_flags_that_it_lacks(facts: dict[str, Any]) -> 
     defaults = {**OPTIONS["OptimizerConfig"], **OPTIONS["DistributedDataParallelConfig"]}
     assert facts["flags"]["empty"] == TRANSFORMER | defaults
     assert "--absent-thing belongs to sample/absent" in facts["flags"]["absent"]
+    said = facts["flags"]["of MindSpeed"]
+    assert "--coc-mode belongs to MindSpeed's coc, which no overlay brings" in said
+    assert "--nonsense belongs" not in said
 
 
 def test_megatron_makes_each_flag_once_and_its_config_has_the_value(

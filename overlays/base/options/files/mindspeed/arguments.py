@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from mindspeed.core.options.fields import make_argument
+from mindspeed.core.options.mindspeed_flags import read_flags
 from mindspeed.core.options.table import ABSENT_FIELDS, ALL_OPTIONS, Option
 
 __all__ = ["add_mindspeed_args", "list_fields_with_flags", "process_args"]
@@ -30,8 +31,8 @@ def add_mindspeed_args(parser: ArgumentParser) -> ArgumentParser:
             group = group or parser.add_argument_group("mindspeed", "options of Ascend overlays")
             argument = make_argument(option)
             group.add_argument(*argument.pop("arg_names"), **argument)
-    if ABSENT_FIELDS and "error" not in vars(parser):
-        parser.error = _explain_absent(parser.error)  # type: ignore[method-assign]
+    if "error" not in vars(parser):
+        parser.error = _explain_unknown(parser.error)  # type: ignore[method-assign]
     return parser
 
 
@@ -47,21 +48,29 @@ def _find_action(parser: ArgumentParser, option: Option) -> Action | None:
     return None
 
 
-def _explain_absent(error: Callable[[str], NoReturn]) -> Callable[[str], NoReturn]:
-    """Say of a flag that no parser knows which overlay brings it."""
-    overlays = {flag: overlay for overlay, flag in ABSENT_FIELDS.values()}
+def _explain_unknown(error: Callable[[str], NoReturn]) -> Callable[[str], NoReturn]:
+    """Say of an unknown flag which overlay brings it, or that only MindSpeed has it."""
 
     def explain(message: str) -> NoReturn:
         flags = dict.fromkeys(word.partition("=")[0] for word in message.split())
-        hints = [
-            f"{flag} belongs to {overlays[flag]}, which is not in this build: build with "
-            f"`mindspeed-overlay build --feature {overlays[flag]}`"
-            for flag in flags
-            if flag in overlays and "unrecognized arguments" in message
-        ]
-        error("\n".join([message, *hints]))
+        known = "unrecognized arguments" in message
+        error("\n".join([message, *filter(None, map(_explain_flag, flags if known else ()))]))
 
     return explain
+
+
+def _explain_flag(flag: str) -> str:
+    overlays = {flag: overlay for overlay, flag in ABSENT_FIELDS.values()}
+    if flag in overlays:
+        return (
+            f"{flag} belongs to {overlays[flag]}, which is not in this build: build with "
+            f"`mindspeed-overlay build --feature {overlays[flag]}`"
+        )
+    feature = read_flags().get(flag, "")
+    return feature and (
+        f"{flag} belongs to MindSpeed's {feature}, which no overlay brings: leave it out "
+        "(docs/migrating-from-mindspeed.md)"
+    )
 
 
 def process_args(args: Namespace) -> Namespace:
