@@ -117,6 +117,19 @@ ALIBI = Feature(
     },
 )
 
+RESET_ATTENTION_MASK = Feature(
+    overlay="attention/reset-attention-mask",
+    scenarios="features.attention.documents_scenarios",
+    switch="packed",
+    cases={
+        "gpt, positions restart": ("run_documents", {}),
+        "gpt, mask given": ("run_documents", {"restart": False, "keep_mask": True}),
+        "gpt, embedded positions": ("run_documents", {"kind": "learned_absolute"}),
+        "gpt, pieces": ("run_documents", {"piece": 3}),
+        "gpt, logits": ("run_documents", {"labelled": False}),
+    },
+)
+
 FUSED_RMSNORM = Feature(
     overlay="fusions/fused-rmsnorm",
     scenarios="features.fusions.rmsnorm_scenarios",
@@ -241,6 +254,7 @@ SWEPT = (
     FLASH_ATTENTION,
     FUSION_ATTENTION_V2,
     ALIBI,
+    RESET_ATTENTION_MASK,
     FUSED_RMSNORM,
     FUSED_ROPE,
     MATMUL_ADD,

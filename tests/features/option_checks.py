@@ -74,6 +74,8 @@ def find_biased(backends: Any, latent: Any) -> list[tuple[str, dict[str, Any]]]:
         ("alibi_fusion_attn_type", {"alibi_diagonal_opposite": True}),
         ("--square-alibi-mask", {**alibi, "square_alibi_mask": True}),
         ("--fill-neg-inf", {**alibi, "fill_neg_inf": True}),
+        ("reset_attention_mask", {"fix_sub_seq_length": 8}),
+        ("--fix-sub-seq-length", {"reset_attention_mask": True, "fix_sub_seq_length": 0}),
     ]
 
 

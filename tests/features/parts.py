@@ -100,6 +100,7 @@ def make_gpt(config: Any, **changes: Any) -> Any:
     from megatron.core.models.gpt.gpt_model import GPTModel
 
     keywords: dict[str, Any] = {
+        "num_experts": config.num_moe_experts,
         "normalization": config.normalization,
         "qk_layernorm": config.qk_layernorm,
     }

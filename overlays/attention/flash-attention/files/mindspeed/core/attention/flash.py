@@ -126,8 +126,12 @@ def flash_attention(
     Returns:
         [s, b, n * v], the dtype of query. Kept for the backward pass: the arguments, the result,
         and 64 bytes a row and head.
+
+    Raises:
+        ValueError: values are wider than keys.
     """
     heads = query.shape[2]
+    _check_widths(key, value)
     out: torch.Tensor = _run_operator(
         *(x.reshape(*x.shape[:2], -1) for x in (query, key, value)),
         heads, "SBH", masking, scale, dropout, sink, version, bias,
@@ -166,8 +170,9 @@ def flash_attention_packed(
         [T, n * v], the dtype of query; 0 for tokens that are padding.
 
     Raises:
-        ValueError: `masking` is a mask tensor.
+        ValueError: `masking` is a mask tensor, or values are wider than keys.
     """
+    _check_widths(key, value)
     if masking.mask is not None:
         raise ValueError("packed sequences take no attention_mask: their mask type says it all")
     out = _run_operator(
@@ -178,6 +183,14 @@ def flash_attention_packed(
     if packing.padding is not None:
         out = out.masked_fill(packing.padding[:, None, None], 0)
     return out.reshape(out.shape[0], -1)
+
+
+def _check_widths(key: torch.Tensor, value: torch.Tensor) -> None:
+    if value.shape[-1] > key.shape[-1]:
+        raise ValueError(
+            f"values of width {value.shape[-1]} are wider than keys of width {key.shape[-1]}, "
+            "which npu_fusion_attention does not take"
+        )
 
 
 def _run_operator(
