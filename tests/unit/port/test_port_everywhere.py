@@ -200,3 +200,25 @@ def test_an_import_that_upstream_added_to_a_replaced_package_is_a_conflict(tmp_p
     assert "upstream imports more of engine" in notes(ported)
     assert ported.patches[0].pieces[0].since == TAGS[1]
     assert ported.patches[0].target == MLP
+
+
+def test_a_branch_beside_branches_that_use_something_new_is_a_conflict(tmp_path: Path) -> None:
+    """As in core_v0.18.2: every activation undoes an interleaving first, but for the added one."""
+    before = text("""
+        def activate(x, fast):
+            if fast:
+                y = x * 2
+            else:
+                y = x * 3
+            return y
+    """)
+    head = b"    if fast:\n"
+    hook = b"    if x is None:\n        from mindspeed.fused import hook\n\n        y = hook(x)\n"
+    after = before.replace(head, hook + b"    elif fast:\n")
+    new = before.replace(head, b"    mixed = x > 0\n\n" + head)
+    used = new.replace(b"        y = x *", b"        x = x if mixed else -x\n        y = x *")
+    ported = port_file(tmp_path / "used", before, after, used)
+    assert ported.overlays[0].outcome == "conflict"
+    assert "upstream computes `mixed` for the branches" in notes(ported)
+    unused = port_file(tmp_path / "unused", before, after, new.replace(b"mixed =", b"print ="))
+    assert not unused.overlays[0].is_open
