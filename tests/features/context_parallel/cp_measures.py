@@ -58,6 +58,7 @@ def measure_call(
         comm_log.mark("backward")
         forward = _count()
         peak = npu.max_memory_allocated() - before
+        dist.barrier()  # what was sent is let go once its receiver has it
         gc.collect()
         kept = npu.memory_allocated() - before
         out.backward(grad.view(out.shape))

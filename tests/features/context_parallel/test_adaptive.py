@@ -107,17 +107,24 @@ def test_adaptive_attention_on_the_device_is_dense_attention(mindspeed_path: str
     check(cases, mindspeed_path, 4)
 
 
-def test_rows_that_move_once_save_blocks_that_travel(mindspeed_path: str) -> None:
-    shape: dict[str, Any] = {"length": 64, "batch": 1, "heads": 4, "key_heads": 4}
-    base = Case("adaptive", npu=True, mask="scattered", **shape)
+def test_rows_that_move_once_save_blocks_that_travel(
+    mindspeed_path: str, costs: ModuleType
+) -> None:
+    sizes: dict[str, Any] = {"length": 64, "batch": 1, "heads": 4, "key_heads": 4}
+    base = Case("adaptive", npu=True, mask="scattered", **sizes)
     cases = [base, replace(base, adapt=EXACT)]
     server = ranks.server(path=[mindspeed_path], preload=ranks.DEFAULT_PRELOAD)
-    for stays, moves in server.run(measure, cases, world_size=4, timeout_s=100):
-        row = 64 // 4 * 4 * 16 * 4  # bytes of one tensor of a rank
-        assert (stays["forward_bytes"], stays["backward_bytes"]) == (3 * 2 * row, 6 * 2 * row)
-        # Three quarters of each rank's rows leave: queries, keys and values, and the output back.
-        assert (moves["forward_bytes"], moves["backward_bytes"]) == (3 * row, 3 * row)
-        assert (moves["forward_messages"], moves["backward_messages"]) == (2, 2)
+    shape = costs.Shape(**sizes, width=16, value_width=16, element_bytes=4)
+    # Of each rank's 16 rows those of three other documents leave; nothing is left to exchange.
+    wants = (
+        costs.cost_adaptive(shape, 4, blocks=3),
+        costs.cost_adaptive(shape, 4, blocks=0, moved=12),
+    )
+    assert wants[1].forward_bytes < wants[0].forward_bytes
+    for results in server.run(measure, cases, world_size=4, timeout_s=100):
+        for found, want in zip(results, wants, strict=True):
+            for key in ("forward_bytes", "backward_bytes", "forward_messages", "backward_messages"):
+                assert found[key] == getattr(want, key), key
 
 
 def test_blocks_that_were_not_set_are_asked_for(mindspeed_path: str) -> None:

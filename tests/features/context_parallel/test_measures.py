@@ -1,9 +1,6 @@
 """What context parallelism sends, keeps and launches is what the formulas say."""
 
-import importlib.util
 import itertools
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -52,18 +49,6 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any], int]] = {
 }
 
 Found = dict[str, list[dict[str, Any]]]
-
-
-@pytest.fixture(scope="module")
-def costs(mindspeed_path: str) -> ModuleType:
-    path = Path(mindspeed_path, "mindspeed", "core", "context_parallel", "costs.py")
-    spec = importlib.util.spec_from_file_location("context_parallel_costs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,10 @@ Formulas, with l = s / p rows a rank and B = l b g (d + v) elements of one block
     ulysses          (p-1)/p l b (n d + g' (d + v) + n v)           the same
     hybrid           (u-1)/u l b (n d + g' (d + v) + n v)           the same
                      + (r-1) l b g' (d + v)                         + 2 (r-1) l b g' (d + v)
+    adaptive         k B + m b (n + g) (d + v)                      2 k B + m b (n + g) (d + v)
 
-g' are the key heads after repetition: lcm(g, p) for Ulysses, lcm(g, u) for the hybrid. Backward, a
+k are the ranks that need this rank's block, m the rows of it that move to another rank. g' are the
+key heads after repetition: lcm(g, p) for Ulysses, lcm(g, u) for the hybrid. Backward, a
 ring and the all-gather move blocks again and gradients once; what was kept does not move again.
 
 Dims: s rows of the whole sequence, b batch, n heads and g key heads of one tensor-parallel rank, d
@@ -144,6 +146,29 @@ def cost_hybrid(
         backward_messages=2 + rings.backward_messages,
         kept_bytes=rings.kept_bytes,
         visiting_bytes=rings.visiting_bytes,
+    )
+
+
+def cost_adaptive(shape: Shape, num_ranks: int, *, blocks: int, moved: int = 0) -> Cost:
+    """A ring that follows a sparse mask.
+
+    Args:
+        shape: of the layer.
+        num_ranks: p, of the ring.
+        blocks: how many other ranks this rank's block goes to, and blocks of others it needs.
+        moved: rows that leave this rank before the attention, and come back after it.
+    """
+    p, block = num_ranks, _block_bytes(shape, num_ranks)
+    heads = shape.heads + shape.key_heads
+    moving = moved * shape.batch * heads * (shape.width + shape.value_width) * shape.element_bytes
+    trades = 2 if moved else 0
+    return Cost(
+        forward_bytes=blocks * block + moving,
+        backward_bytes=2 * blocks * block + moving,
+        forward_messages=blocks + trades,
+        backward_messages=2 * blocks + trades,
+        kept_bytes=_kept_bytes(shape, p),
+        visiting_bytes=min(blocks, 2) * block,
     )
 
 
