@@ -7,13 +7,11 @@ upstream's: softmax in fp32 inside with masked scores at -10000, layer norm by t
 Dims: b batch, n heads, s queries, t keys, d head width, h hidden width, T = b * s tokens.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
+from mindspeed.core.fusions.masked_softmax import softmax
 from mindspeed.core.operators import require_operator
-
-_FEWEST, _MOST, _MULTIPLE = 32, 4096, 32  # rows and columns that npu_scaled_masked_softmax takes
 
 
 def fused_layer_norm_affine(
@@ -38,46 +36,25 @@ def fused_layer_norm_affine(
     return torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
 
 
-def takes_softmax() -> bool:
-    """Whether softmax is the operator's matter here: there is an NPU."""
-    return hasattr(torch, "npu") and bool(torch.npu.is_available())
-
-
-def fits_softmax(num_queries: int, num_keys: int) -> bool:
-    """Whether the operator takes a score matrix of this size; else upstream's torch path does."""
-    sizes = (num_queries, num_keys)
-    return all(_FEWEST <= size <= _MOST and size % _MULTIPLE == 0 for size in sizes)
-
-
 def scaled_masked_softmax(
-    x: torch.Tensor, mask: torch.Tensor | None, scale: float | None, *, causal: bool
+    module: Any, scores: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """softmax(scale * x, masked) over the keys.
+    """`masked_softmax.softmax` for the module of megatron.legacy.
 
     Args:
-        x: [b, n, s, t] on an NPU, fp16 or bf16, a size that `fits_softmax`.
-        mask: bool, broadcasts to x, true where masked; None masks nothing.
-        scale: of the scores; None is 1.
-        causal: the triangle takes the place of `mask`, as in upstream's causal kernel.
+        module: its FusedScaleMaskSoftmax; if causal, the triangle takes the place of `mask`, as in
+            upstream's causal kernel.
+        scores: [b, n, s, t], fp16 or bf16, on an NPU.
+        mask: bool, broadcasts to the scores, true where masked; None masks nothing.
 
     Returns:
-        [b, n, s, t], the dtype of x.
+        [b, n, s, t], same dtype.
     """
-    torch_npu = require_operator("npu_scaled_masked_softmax", option="masked_softmax_fusion")
-    if causal:
-        mask = _triangle(x.shape[-1], x.device)
-    elif mask is None:
-        mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=x.device)
-    # The operator's own triangle (fixed_triu_mask) is documented as unfinished.
-    scale = 1.0 if scale is None else scale
-    probs: torch.Tensor = torch_npu.npu_scaled_masked_softmax(x, mask, scale, False)
-    return probs
+    from megatron.core.transformer.utils import get_default_causal_mask
 
-
-@cache
-def _triangle(size: int, device: torch.device) -> torch.Tensor:
-    with torch.inference_mode(False):
-        return torch.ones(1, 1, size, size, dtype=torch.bool, device=device).triu_(1)
+    if module.attn_mask_type.name == "causal":
+        mask = get_default_causal_mask(scores.shape[-1])
+    return softmax(module, scores, mask)
 
 
 def flash_attn_unpadded_func(
