@@ -42,11 +42,13 @@ def _find_faults(option: Option, native: bool, files: Mapping[str, bytes]) -> It
     is_ours = not option.extends and (not native or bool(option.maps))
     if is_ours and option.field in upstream:
         yield f"{option.config} has {option.field} upstream; say `owner = upstream since TAG`"
-    if not is_ours and option.field not in upstream:
+    # A flag may be extended that sets no config field, but an argument of a constructor.
+    only_flag = option.extends and option.flag_owner == "upstream"
+    if not is_ours and not only_flag and option.field not in upstream:
         yield f"{option.config} has no {option.field} upstream"
     if native and option.maps and option.maps["field"] not in upstream:
         yield f"maps to {option.maps['field']}, which {option.config} lacks"
-    if not is_ours or _ARGUMENTS not in files:
+    if not (is_ours or only_flag) or _ARGUMENTS not in files:
         return
     flag = re.compile(rb"""['"]%s['"]""" % option.flag.encode())
     listed = flag.search(files[_ARGUMENTS]) is not None
