@@ -141,3 +141,15 @@ def parse_flags(flags: list[str]) -> list[bool | int]:
     args = parser.parse_args([*flags, "--num-layers", "2", "--hidden-size", "16"])
     fields = [flag[2:].replace("-", "_") for flag in FLAGS]
     return [*(bool(getattr(args, field)) for field in fields), int(args.sparse_mode)]
+
+
+def parse_position_embedding(kind: str) -> str:
+    """A value of --position-embedding-type that Megatron's own parser takes."""
+    import argparse
+
+    from megatron.training import arguments
+
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    arguments.add_megatron_arguments(parser)
+    flags = ["--position-embedding-type", kind, "--num-layers", "2"]
+    return str(parser.parse_args(flags).position_embedding_type)

@@ -32,3 +32,9 @@ def test_impossible_configs_are_refused_and_so_is_a_machine_without_npu(
     assert unrefused == []
     expected = [[True, True, True, 2], [False, False, False, 0]]
     assert parsed == (expected if has_parser else [])
+
+
+def test_the_parser_takes_alibi_beside_upstreams_position_embeddings(trees: Trees) -> None:
+    tree = trees.patched("core_v0.19.0", ("attention/alibi",))
+    name = f"{CHECKS}:parse_position_embedding"
+    assert run_on_cpu([tree], (name, ("alibi",)), (name, ("rope",))) == ["alibi", "rope"]

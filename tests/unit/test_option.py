@@ -183,6 +183,7 @@ def test_list_default_is_a_tuple_in_the_table(tmp_path: Path) -> None:
     assert find_row(plan_of(overlays), "--use-x")["default"] == ("a", "b")
 
 
+EXTENDS = {"extends": "true", "type": '"str"', "choices": '["a"]', "default": ""}
 UPSTREAM = {
     "megatron/core/model_parallel_config.py": (
         b"class ModelParallelConfig:\n    parallel: int = 1\n"
@@ -206,7 +207,7 @@ UPSTREAM = {
         ("--parallel", {}, "TransformerConfig has parallel upstream; say"),
         ("--overlap", {"owner": '"upstream since core_v1"'}, ""),
         ("--use-x", {"owner": '"upstream since core_v1"'}, "has no use_x upstream"),
-        ("--overlap", {"extends": "true", "type": '"str"', "choices": '["a"]', "default": ""}, ""),
+        ("--overlap", EXTENDS, ""),
         (
             "--use-x",
             {"owner": '"upstream since core_v1"', "maps": '{ field = "gone" }'},
@@ -216,6 +217,9 @@ UPSTREAM = {
         ("--old-flag", {}, "megatron/training/arguments.py lists the flag; say"),
         ("--old-flag", {"flag_owner": '"upstream"'}, ""),
         ("--use-x", {"flag_owner": '"upstream"'}, "does not list the flag"),
+        ("--old-flag", EXTENDS, "has no old_flag upstream"),
+        ("--old-flag", EXTENDS | {"flag_owner": '"upstream"'}, ""),
+        ("--use-x", EXTENDS | {"flag_owner": '"upstream"'}, "does not list the flag"),
     ],
 )
 def test_owner_is_held_against_the_release(
