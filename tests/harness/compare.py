@@ -5,7 +5,7 @@ import torch
 # Relative to the largest element of the reference. fp32: a few units in the last place, summed in
 # another order. bf16 has 8 bits of mantissa (2^-8 = 0.4 %), and a rounding more or less passes
 # through every later layer.
-TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
 def assert_same(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:

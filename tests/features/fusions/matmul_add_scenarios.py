@@ -42,7 +42,7 @@ def run_linears(dtype: torch.dtype, *, fused: bool = False) -> Named:
     weights = {"up": up.weight, "down": down.weight}
     for weight in weights.values():
         weight.main_grad = torch.zeros_like(weight, dtype=torch.float32)
-    named = {}
+    named: Named = {}
     for batch in range(NUM_BATCHES):
         x = make_random(7, 3, 6, dtype=dtype)
         out = down(up(x)[0])[0]
