@@ -14,7 +14,7 @@ from cluster.two_hosts import TwoHosts, open_hosts
 
 Install = Callable[..., Path]
 TOOLS = Path(__file__).parents[2] / "tools"
-ODD = "--without=fusions/fused-swiglu"
+ODD = "--without=fusions/matmul-add"
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -137,6 +138,8 @@ def pretrain_in_tree(tree: str, flags: list[str]) -> dict[str, Any]:
     os.environ.setdefault("TORCH_NPU_DEVICE_CAPABILITY", "8.0")
     sys.argv = ["pretraining.py", *flags]
     _lend_helpers()
+    if not Path(tree, "mindspeed").is_dir():
+        _lend_double_reductions()
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         try:
@@ -166,6 +169,21 @@ def _lend_helpers() -> None:
         from megatron.core.datasets import helpers_cpp  # noqa: F401
     except ImportError:
         utils.compile_helpers = lambda: None
+
+
+def _lend_double_reductions() -> None:
+    """Let upstream start: it reduces its start time as a double, which HCCL refuses.
+
+    Of one rank, as here, every reduction is the number itself.
+    """
+    plain = torch.distributed.all_reduce
+
+    def all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if tensor.dtype is torch.float64 and torch.distributed.get_world_size() == 1:
+            return None
+        return plain(tensor, *args, **kwargs)
+
+    torch.distributed.all_reduce = all_reduce  # type: ignore[assignment]
 
 
 def digest_weights() -> dict[str, str]:

@@ -210,7 +210,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_an_error_that_leaves_the_old_wheel(
     cache: Path, tmp_path: Path, tiny_disk: Path
 ) -> None:
-    wheel = build(cache, tmp_path / "out", "--without", "fusions/fused-swiglu")
+    wheel = build(cache, tmp_path / "out", "--without", "fusions/matmul-add")
     old = tiny_disk / wheel.name
     old.write_bytes(b"old wheel")
     done = tool("build", "--out", str(tiny_disk), "--json", MINDSPEED_OVERLAY_CACHE=str(cache))

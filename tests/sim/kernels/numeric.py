@@ -17,11 +17,17 @@ def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tens
     return torch.randn(*shape, generator=generator).to(dtype)
 
 
-def assert_near(actual: Tensor, expected: Tensor, *, dtype: torch.dtype | None = None) -> None:
-    """Compare with a float64 `expected`, at the tolerance of `dtype` (default: of `actual`)."""
+def assert_near(
+    actual: Tensor, expected: Tensor, *, dtype: torch.dtype | None = None, terms: float = 1.0
+) -> None:
+    """Compare with a float64 `expected`, at the tolerance of `dtype` (default: of `actual`).
+
+    `terms` is the size of what cancels in the result, where that is more than the result.
+    """
     tolerance = TOLERANCE[dtype or actual.dtype]
+    scale = max(terms, _scale(expected))
     torch.testing.assert_close(
-        actual.double(), expected.double(), rtol=tolerance, atol=tolerance * _scale(expected)
+        actual.double(), expected.double(), rtol=tolerance, atol=tolerance * scale
     )
 
 
