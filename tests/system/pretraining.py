@@ -183,7 +183,7 @@ def _lend_double_reductions() -> None:
             return None
         return plain(tensor, *args, **kwargs)
 
-    torch.distributed.all_reduce = all_reduce  # type: ignore[assignment]
+    torch.distributed.all_reduce = all_reduce
 
 
 def digest_weights() -> dict[str, str]:
