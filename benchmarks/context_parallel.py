@@ -5,14 +5,12 @@ each algorithm sent, launched and kept, beside the formula of
 `mindspeed.core.context_parallel.costs`.
 """
 
-import importlib.util
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 _ROOT = Path(__file__).parents[1]
@@ -23,6 +21,7 @@ sys.path[:0] = [str(_ROOT / "tools"), str(_ROOT / "tests")]
 from ascend_sim import ranks  # noqa: E402  (from this checkout)
 from features.context_parallel.cp_case import Case  # noqa: E402
 from features.context_parallel.cp_measures import measure  # noqa: E402
+from harness.modules import import_file  # noqa: E402
 
 RANKS = 4
 SHAPE: dict[str, Any] = {
@@ -55,18 +54,6 @@ ROWS: dict[str, tuple[dict[str, Any], str, dict[str, Any], int]] = {
 }
 
 
-def load_costs(folder: str) -> ModuleType:
-    """The formulas, imported from their file."""
-    path = Path(folder, "mindspeed", "core", "context_parallel", "costs.py")
-    spec = importlib.util.spec_from_file_location("context_parallel_costs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @contextmanager
 def lay_overlays() -> Iterator[str]:
     """A folder with the overlays' `mindspeed`, without Megatron."""
@@ -81,7 +68,7 @@ def lay_overlays() -> Iterator[str]:
 def main() -> None:
     """Measure and print a table."""
     with lay_overlays() as folder:
-        costs = load_costs(folder)
+        costs = import_file(Path(folder, "mindspeed/core/context_parallel/costs.py"))
         cases = [Case(**{"algorithm": "ring", "npu": True, **SHAPE, **row[0]}) for row in
                  ROWS.values()]  # fmt: skip
         server = ranks.server(path=[folder], preload=ranks.DEFAULT_PRELOAD)

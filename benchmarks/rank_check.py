@@ -13,7 +13,6 @@ tests/features/base/test_agreement.py.
 
 import compileall
 import gc
-import importlib.util
 import os
 import statistics
 import subprocess
@@ -25,30 +24,19 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
 from ascend_sim import ranks  # noqa: E402  (from this checkout)
+from harness.modules import import_file  # noqa: E402
 
 FILE = ROOT / "overlays/base/ascend/files/mindspeed/core/agreement.py"
 SIZES = (8, 64, 512)
 ROUNDS = 5
 LIMIT_MS = 50.0
 FACTS = {"build": "a" * 16, "torch": "2.13.0", "torch_npu": "2.13.0", "origin": "this build"}
-
-
-def load_agreement() -> ModuleType:
-    """The overlay's module, without the rest of a build."""
-    spec = importlib.util.spec_from_file_location("agreement", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def measure(agreement: Any, size: int) -> float:
@@ -133,7 +121,7 @@ def main() -> None:
         f"In `initialize_model_parallel`, 8 ranks: {wall:.1f} ms for the slowest, {processor:.1f} "
         f"ms of the processor for each. Limit: {LIMIT_MS:.0f} ms; used {wall / LIMIT_MS:.0%}.\n"
     )
-    agreement = load_agreement()
+    agreement = import_file(FILE)
     took = {size: measure(agreement, size) for size in SIZES}
     print("| ranks | slowest rank | per rank |\n|---|---|---|")
     for size, ms in took.items():

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -196,3 +197,17 @@ def use_links(monkeypatch: pytest.MonkeyPatch, links: Path | None) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     if links is not None:
         monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+
+
+@contextmanager
+def mount_tiny(folder: Path, size: str) -> Iterator[Path]:
+    """A new folder with a file system of a few blocks; skips where none can be mounted."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a tiny file system needs the right to mount: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from builders import make_wheel
+from builders import make_wheel, mount_tiny
 from cluster.small_build import World, make_world, write_overlays
 from mindspeed_overlay.cluster.publish import publish, read_upload
 from mindspeed_overlay.tree import sha256
@@ -324,15 +324,8 @@ def test_a_publisher_killed_at_any_step_leaves_an_index_that_works(
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a tiny tmpfs needs root")
-    try:
+    with mount_tiny(tmp_path / "tiny", "1m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_leaves_what_was_published(

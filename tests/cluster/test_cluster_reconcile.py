@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builders import CORE, commit_files, run_git
+from builders import CORE, commit_files, mount_tiny, run_git
 from cluster.environments import site_of
 from cluster.small_build import MLP, World, write_overlays
 
@@ -222,15 +222,8 @@ def test_a_run_killed_at_any_step_is_finished_by_the_next_and_still_goes_back(
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a tiny tmpfs needs root")
-    try:
+    with mount_tiny(tmp_path / "tiny", "256k") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_leaves_the_old_state(

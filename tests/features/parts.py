@@ -5,7 +5,8 @@ Scenarios run on pristine trees too, so options of ours are set only where they 
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -75,6 +76,24 @@ def perturb(module: torch.nn.Module) -> None:
         for parameter in module.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
+
+
+@contextmanager
+def count_operator(name: str) -> Iterator[list[str]]:
+    """Yields a list that grows by the name at each call of `torch_npu.<name>` from Python."""
+    import torch_npu
+
+    operator, calls = getattr(torch_npu, name), []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return operator(*args, **kwargs)
+
+    setattr(torch_npu, name, counted)
+    try:
+        yield calls
+    finally:
+        setattr(torch_npu, name, operator)
 
 
 def run_backward(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builders import mount_tiny
 from mindspeed_overlay.data import default_overlays, default_pins
 from mindspeed_overlay.overlay import load_overlays
 from mindspeed_overlay.pins import load_pins
@@ -196,15 +197,8 @@ def test_a_spoiled_patch_stops_build_and_check_and_loses_nothing(
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a tiny tmpfs needs root")
-    try:
+    with mount_tiny(tmp_path / "tiny", "1m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_is_an_error_that_leaves_the_old_wheel(

@@ -1,13 +1,13 @@
 """The cache: entries by content, whole or not at all."""
 
 import os
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from builders import mount_tiny
 from mindspeed_overlay.errors import MissingError, SourceError
 from mindspeed_overlay.source.cache import Cache, find_cache_dir
 from mindspeed_overlay.tree import sha256
@@ -119,15 +119,9 @@ def test_a_sound_entry_is_used_where_nothing_can_be_written(cache: Cache) -> Non
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB; only root may mount one, so others skip (see the test below)."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"a small file system needs the right to mount: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    """Where it cannot be mounted, see the test below."""
+    with mount_tiny(tmp_path / "tiny", "64k") as folder:
+        yield folder
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tiny_disk: Path) -> None:

@@ -30,6 +30,7 @@ def register(point: str, *names: str, when: Any = (("num_layers", ()),)) -> Iter
     try:
         yield
     finally:
+        hooks._POINTS.clear()
         hooks._POINTS.update(before)
 
 

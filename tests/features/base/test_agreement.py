@@ -1,32 +1,20 @@
 """The comparison of ranks: what it costs as ranks grow, and what it says of every bad day."""
 
-import importlib.util
-import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from harness.modules import import_file
+
 FILE = Path(__file__).parents[3] / "overlays/base/ascend/files/mindspeed/core/agreement.py"
 FACTS = {"build": "aaaa", "torch": "2.13.0", "torch_npu": "2.13.0", "python": "3.11.2"}
 
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("agreement_under_test", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-agreement = load()
+agreement = import_file(FILE)
 
 
 class CountingStore:

@@ -1,13 +1,12 @@
 """Fixtures of the context-parallel tests."""
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from harness.modules import import_file
 from mindspeed_overlay.data import default_overlays
 
 
@@ -24,11 +23,4 @@ def mindspeed_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def costs(mindspeed_path: str) -> ModuleType:
     """The formulas, imported from their file."""
-    path = Path(mindspeed_path, "mindspeed", "core", "context_parallel", "costs.py")
-    spec = importlib.util.spec_from_file_location("context_parallel_costs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return import_file(Path(mindspeed_path, "mindspeed/core/context_parallel/costs.py"))

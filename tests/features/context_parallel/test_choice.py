@@ -1,12 +1,12 @@
 """What chooses an algorithm of context parallelism, and what is refused."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
+from harness.modules import import_file
 
 BASE: dict[str, Any] = {
     "context_parallel_size": 8,
@@ -20,14 +20,7 @@ BASE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def choice(mindspeed_path: str) -> ModuleType:
-    path = Path(mindspeed_path, "mindspeed", "core", "context_parallel", "choice.py")
-    spec = importlib.util.spec_from_file_location("context_parallel_choice", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return import_file(Path(mindspeed_path, "mindspeed/core/context_parallel/choice.py"))
 
 
 def name(choice: ModuleType, layer: int = 1, **settings: Any) -> str:

@@ -8,6 +8,7 @@ import torch
 from features.parts import (
     Named,
     call,
+    count_operator,
     find_grad,
     make_config,
     make_gpt,
@@ -57,24 +58,11 @@ def run_linears(dtype: torch.dtype, *, fused: bool = False) -> Named:
 
 def count_calls(dtype: torch.dtype, *, fused: bool) -> Named:
     """How often the operator is called in one micro-batch, and the linear layers there are."""
-    import torch_npu
-
-    count = 0
-    operator = torch_npu.npu_grouped_matmul_add_
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        count += 1
-        return operator(*args, **kwargs)
-
-    torch_npu.npu_grouped_matmul_add_ = counted
-    try:
+    with count_operator("npu_grouped_matmul_add_") as calls:
         model = _wrap(dtype, fused=fused)
         run_gpt_step(model)
-    finally:
-        torch_npu.npu_grouped_matmul_add_ = operator
     matrices = [p for name, p in model.named_parameters() if "linear" in name or "output" in name]
-    return {"calls": torch.tensor(count), "linears": torch.tensor(len(matrices))}
+    return {"calls": torch.tensor(len(calls)), "linears": torch.tensor(len(matrices))}
 
 
 def add_directly(dtype: torch.dtype, *, grad_dtype: torch.dtype) -> Named:

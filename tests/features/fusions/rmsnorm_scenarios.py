@@ -6,6 +6,7 @@ import torch
 
 from features.parts import (
     Named,
+    count_operator,
     find_grad,
     make_config,
     make_gpt,
@@ -83,19 +84,6 @@ def run_zero_centered(dtype: torch.dtype) -> Named:
 
 def count_calls(dtype: torch.dtype, *, fused: bool) -> Named:
     """How often a GPT calls the operator in a forward pass."""
-    import torch_npu
-
-    count = 0
-    operator = torch_npu.npu_rms_norm
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        count += 1
-        return operator(*args, **kwargs)
-
-    torch_npu.npu_rms_norm = counted
-    try:
+    with count_operator("npu_rms_norm") as calls:
         run_gpt(dtype, fused=fused)
-    finally:
-        torch_npu.npu_rms_norm = operator
-    return {"calls": torch.tensor(count)}
+    return {"calls": torch.tensor(len(calls))}

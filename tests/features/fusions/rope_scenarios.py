@@ -7,6 +7,7 @@ import torch
 from features.parts import (
     Named,
     call,
+    count_operator,
     has_field,
     make_config,
     make_gpt,
@@ -144,19 +145,6 @@ def run_by_megatron_default(dtype: torch.dtype) -> Named:
 
 def count_calls(dtype: torch.dtype, *, fused: bool) -> Named:
     """How often a GPT calls the operator in a forward pass."""
-    import torch_npu
-
-    count = 0
-    operator = torch_npu.npu_rotary_mul
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        count += 1
-        return operator(*args, **kwargs)
-
-    torch_npu.npu_rotary_mul = counted
-    try:
+    with count_operator("npu_rotary_mul") as calls:
         run_gpt(dtype, fused=fused)
-    finally:
-        torch_npu.npu_rotary_mul = operator
-    return {"calls": torch.tensor(count)}
+    return {"calls": torch.tensor(len(calls))}

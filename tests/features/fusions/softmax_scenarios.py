@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from features.attention.attention_scenarios import run_core
-from features.parts import Named
+from features.parts import Named, count_operator
 
 
 def run_softmax(dtype: torch.dtype, *, fused: bool = False, **changes: Any) -> Named:
@@ -16,19 +16,6 @@ def run_softmax(dtype: torch.dtype, *, fused: bool = False, **changes: Any) -> N
 
 def count_calls(dtype: torch.dtype, **changes: Any) -> Named:
     """How often the module calls the operator."""
-    import torch_npu
-
-    count = 0
-    operator = torch_npu.npu_scaled_masked_softmax
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        count += 1
-        return operator(*args, **kwargs)
-
-    torch_npu.npu_scaled_masked_softmax = counted
-    try:
+    with count_operator("npu_scaled_masked_softmax") as calls:
         run_softmax(dtype, fused=True, **changes)
-    finally:
-        torch_npu.npu_scaled_masked_softmax = operator
-    return {"calls": torch.tensor(count)}
+    return {"calls": torch.tensor(len(calls))}

@@ -11,8 +11,8 @@ import pytest
 
 from mindspeed_overlay.port.session import abort_port
 from mindspeed_overlay.source.transport import run_git
-from unit.port.port_sets import MLP, TAGS, write_overlay
-from unit.port.test_port_session import BASE, CLASH, EDITED, HOOK, Set, solve
+from unit.port.port_sets import MLP, TAGS
+from unit.port.test_port_session import HOOK, Set, make_clashing, solve
 
 EVERY_STEP = pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 6])
 
@@ -90,11 +90,7 @@ class Scene:
 @pytest.fixture
 def made(tmp_path: Path) -> Set:
     """Two overlays, of which the first conflicts."""
-    made = Set(tmp_path, {MLP: BASE}, {MLP: CLASH})
-    write_overlay(made.overlays, "fusions/one", {MLP: (BASE, EDITED)})
-    shifted = BASE.replace(b"    return z\n", b"    z = z + 0\n    return z\n")
-    write_overlay(made.overlays, "fusions/two", {MLP: (BASE, shifted)})
-    return made
+    return make_clashing(tmp_path)
 
 
 def go_on(made: Set, *skip: str) -> None:

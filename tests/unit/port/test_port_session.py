@@ -99,7 +99,12 @@ def clean(tmp_path: Path) -> Set:
 @pytest.fixture
 def clashing(tmp_path: Path) -> Set:
     """Two overlays, of which the first conflicts."""
-    made = Set(tmp_path, {MLP: BASE}, {MLP: CLASH})
+    return make_clashing(tmp_path)
+
+
+def make_clashing(folder: Path) -> Set:
+    """The set of `clashing`."""
+    made = Set(folder, {MLP: BASE}, {MLP: CLASH})
     write_overlay(made.overlays, "fusions/one", {MLP: (BASE, EDITED)})
     shifted = BASE.replace(b"    return z\n", b"    z = z + 0\n    return z\n")
     write_overlay(made.overlays, "fusions/two", {MLP: (BASE, shifted)})

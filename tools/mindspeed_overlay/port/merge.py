@@ -10,11 +10,8 @@ from dataclasses import dataclass, replace
 from mindspeed_overlay.patch_diff import Edit, diff_lines
 from mindspeed_overlay.patch_model import Hunk, find_common_symbol
 from mindspeed_overlay.port.document import Document
-from mindspeed_overlay.port.everywhere import (
-    explain_left_behind,
-    find_substitution,
-    place_keyword,
-)
+from mindspeed_overlay.port.everywhere import find_substitution, place_keyword
+from mindspeed_overlay.port.left_behind import explain_left_behind
 from mindspeed_overlay.port.marks import Failed, exchange, mark_conflicts
 from mindspeed_overlay.port.model import Misfit, Move, Outcome, Piece, Placed, Swap
 from mindspeed_overlay.port.place import Region, place_lines

@@ -39,17 +39,7 @@ Conditions = tuple[tuple[str, tuple[str, ...]], ...]
 
 _POINTS: dict[str, tuple[tuple[str, Conditions], ...]] = {
     name: tuple((function, when) for point, _, function, when in HOOKS if point == name)
-    for name in (
-        "activation",
-        "attention",
-        "batch",
-        "block",
-        "dispatcher",
-        "groups",
-        "layer",
-        "optimizer",
-        "weight_grad",
-    )
+    for name in {point for point, *_ in HOOKS}
 }
 
 # The config that the groups were made for: of the first model since initialize_model_parallel.
@@ -255,7 +245,7 @@ def forget_groups() -> None:
 
 def _asked(point: str, config: Any) -> Iterator[Callable[..., Any]]:
     """The functions at a point whose conditions hold, in series order."""
-    for function, when in _POINTS[point]:
+    for function, when in _POINTS.get(point, ()):
         if any(_holds(config, field, values) for field, values in when):
             yield _load(function)
 

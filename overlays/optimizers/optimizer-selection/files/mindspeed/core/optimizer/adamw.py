@@ -22,17 +22,6 @@ class FusedTorchAdamW(torch.optim.AdamW):
     def __init__(self, params: Any, **keywords: Any) -> None:
         super().__init__(params, fused=True, **keywords)
 
-    def load_state_dict(self, state_dict: Any) -> None:
-        """Load states, with a step for each parameter.
-
-        Megatron's distributed optimizer passes one tensor for all, which each parameter's step
-        would count up.
-        """
-        super().load_state_dict(state_dict)
-        for state in self.state.values():
-            if "step" in state:
-                state["step"] = state["step"].clone()
-
 
 class FusedAdamW(FusedTorchAdamW):
     """The same operator for one parameter at a time, which needs no list of all their tensors."""
